@@ -1,0 +1,222 @@
+"""What a run leaves on disk: host-side records as npz and JSON, and the sign convention.
+
+Sign convention, everywhere in this package: S[j] = +1 means that candidate batch j **was** in the training and the forget
+set of the run (it was trained on and then unlearned); S[j] = -1 means that the run never saw it. Scores and log-likelihood
+ratios: higher = more likely still in the model, so a high score argues for S[j] = +1.
+
+Layout of a run directory::
+
+    DIR/manifest.json        configuration, its hash, versions, device, preregistered bounds, which run is what
+    DIR/signs.npz            signs, roles and indices of all runs
+    DIR/population/          trained models D(S), shared by all methods (orbax)
+    DIR/<method>/scores.npz  scores and accuracies of every run
+    DIR/<method>/evaluation.npz  log-likelihood ratios, signs and p-values of the evaluation runs
+    DIR/<method>/bound.json  the bounds (BoundRecord)
+    DIR/report.html          one self-contained page
+"""
+
+import dataclasses
+import io
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxunlearn._validate import InputError, require
+
+SCHEMA = 1
+CALIBRATION, EVALUATION = 0, 1
+ROLE_NAMES = ("calibration", "evaluation")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BoundEntry:
+    """One lower bound on epsilon.
+
+    Attributes:
+        name: Which bound: "evidence", "lattice", "overlap", "count", "paper_mean", "paper_median", "clopper_pearson".
+        epsilon: The lower bound in nats, finite and >= 0.
+        ceiling: The largest value this bound can take at this design, in nats.
+        zeta: The level at which it was computed (zeta / K for one of K preregistered bounds).
+        status: "preregistered" (a candidate for the headline), "reference" (the paper's own, at the full zeta, shown
+            beside) or "exploratory" (chosen after looking).
+        r: The guess budget, where the bound has one.
+        detail: Anything else worth keeping (mean overlap, the unhalved value, ...).
+    """
+
+    name: str
+    epsilon: float
+    ceiling: float
+    zeta: float
+    status: str
+    r: int | None = None
+    detail: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The name with its guess budget, as printed."""
+        return self.name if self.r is None else f"{self.name} (r = {self.r})"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BoundRecord:
+    """Everything that DIR/<method>/bound.json holds.
+
+    Attributes:
+        method: The audited unlearning algorithm.
+        title: What was audited, for headings ("digits").
+        epsilon: The headline: the largest preregistered bound, in nats.
+        statistic: The label of the bound that gave it.
+        delta: The hypothesis's delta.
+        zeta: The error level of the headline as a whole.
+        ceiling: The largest value the headline bound could have taken.
+        paper_mean: The audit paper's mean bound, after halving, at the full zeta and the preregistered r.
+        paper_median: The same for the median.
+        predictor: "batchwise", "joint" or "pairwise".
+        definition: The paper's definition that was audited: "3.3" (initial weights and order known) or "3.2".
+        m: Candidate batches.
+        batch_size: Examples in a candidate batch.
+        calibration_runs: Runs used to fit the attack.
+        evaluation_runs: Runs evaluated, L.
+        bounds: All bounds, the headline candidates first.
+        by_r: Exploratory curves over the guess budget: lists "r", "overlap", "paper_mean", "accuracy".
+        log_p_values: One per evaluation run, natural log.
+        accuracy: name -> {"mean", "sd"} over evaluation and calibration runs, in [0, 1]; names are "retain", "forget" (the
+            run's own forget set), "unseen" (the candidates the run never saw) and "test".
+        seconds: Wall time by stage ("train", "unlearn", "score", "bound").
+        failed_runs: Indices of evaluation runs that failed and count as p = 1.
+        certificate: What theory proves for the method as configured: {"epsilon", "delta", "source"} or None.
+        notes: Sentences for the reader: warnings, what was not done.
+        expected: The bounds that the preregistration named.
+    """
+
+    method: str
+    title: str
+    epsilon: float
+    statistic: str
+    delta: float
+    zeta: float
+    ceiling: float
+    paper_mean: float
+    paper_median: float
+    predictor: str
+    definition: str
+    m: int
+    batch_size: int
+    calibration_runs: int
+    evaluation_runs: int
+    bounds: list[BoundEntry]
+    by_r: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+    log_p_values: list[float] = dataclasses.field(default_factory=list)
+    accuracy: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    seconds: dict[str, float] = dataclasses.field(default_factory=dict)
+    failed_runs: list[int] = dataclasses.field(default_factory=list)
+    certificate: dict[str, Any] | None = None
+    notes: list[str] = dataclasses.field(default_factory=list)
+    schema: int = SCHEMA
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dictionary, ready for json.dumps."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "BoundRecord":
+        """The inverse of ``to_json``.
+
+        Raises:
+            InputError: The file was written by another schema or lacks a field.
+        """
+        require(
+            data.get("schema") == SCHEMA,
+            f"Expected schema={SCHEMA} in bound.json, got {data.get('schema')!r}; run the audit again with this version.",
+        )
+        names = {f.name for f in dataclasses.fields(cls)}
+        try:
+            fields = {k: v for k, v in data.items() if k in names}
+            return cls(**{**fields, "bounds": [BoundEntry(**b) for b in data["bounds"]]})
+        except (KeyError, TypeError) as error:
+            raise InputError(f"bound.json lacks a field ({error}); run the audit again.") from error
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScoreRecord:
+    """Scores of all runs of one method.
+
+    Attributes:
+        signs: [runs, m] int8 in {-1, +1}.
+        roles: [runs] int8, CALIBRATION or EVALUATION.
+        indices: [runs] int64, the run's number within its role; with the role it names the run's key.
+        scores: [runs, m, B] float32, higher = more likely still in the model.
+        accuracy: name -> [runs] float32 in [0, 1].
+        failed: [runs] bool, runs whose scores are not finite.
+    """
+
+    signs: np.ndarray
+    roles: np.ndarray
+    indices: np.ndarray
+    scores: np.ndarray
+    accuracy: dict[str, np.ndarray]
+    failed: np.ndarray
+
+    def save(self, path: Path) -> None:
+        """Writes one npz atomically."""
+        accuracy = {f"accuracy_{k}": v for k, v in self.accuracy.items()}
+        arrays = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "accuracy"}
+        write_npz(path, **arrays, **accuracy)
+
+    @classmethod
+    def load(cls, path: Path) -> "ScoreRecord":
+        """Reads what ``save`` wrote."""
+        arrays = read_npz(path)
+        accuracy = {k.removeprefix("accuracy_"): arrays.pop(k) for k in list(arrays) if k.startswith("accuracy_")}
+        return cls(**arrays, accuracy=accuracy)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Writes a file so that a reader sees the old content or the new, never a part (temporary file, fsync, rename)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Writes indented JSON atomically; NaN and infinity are refused, since no other reader takes them."""
+    write_bytes(path, (json.dumps(data, indent=2, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """Reads JSON; a missing or broken file is an InputError that names it."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise InputError(f"Expected a file at {path}, found none; is this a run directory?") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"Expected JSON in {path}, but it does not parse ({error}); delete it and run again.") from error
+
+
+def write_npz(path: Path, **arrays: np.ndarray) -> None:
+    """Writes an uncompressed npz atomically."""
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    write_bytes(path, buffer.getvalue())
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """Reads all arrays of an npz; pickled objects are refused. A missing or broken file is an InputError."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except FileNotFoundError as error:
+        raise InputError(f"Expected a file at {path}, found none.") from error
+    except Exception as error:  # zipfile.BadZipFile, ValueError, EOFError: every way a truncated file shows itself
+        raise InputError(f"Expected an npz archive in {path}, but it cannot be read ({error}).") from error
