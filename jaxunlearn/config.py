@@ -1,0 +1,253 @@
+"""Typed configurations. The fields of ``Methods`` are the only registry of methods."""
+
+import dataclasses
+import hashlib
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from jaxunlearn import _validate
+from jaxunlearn._validate import InputError
+from jaxunlearn.types import TaskInfo, Unlearner
+from jaxunlearn.unlearn.ascent import IDA, Ascent
+from jaxunlearn.unlearn.base import OneCycleSGD
+from jaxunlearn.unlearn.clipping import Clipping
+from jaxunlearn.unlearn.finetune import Finetune, Retrain
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Methods:
+    """Hyperparameters of the built-in methods; on the command line ``--method.NAME.OPTION``."""
+
+    retrain: Retrain = Retrain()
+    """Retraining on the retain set: the exact reference."""
+    finetune: Finetune = Finetune()
+    """Fine-tuning on the retain set."""
+    ascent: Ascent = Ascent()
+    """Gradient ascent on the forget set, then fine-tuning."""
+    ida: IDA = IDA()
+    """Interleaved descent-ascent, then fine-tuning."""
+    clipping: Clipping = Clipping()
+    """Model clipping with its certificate."""
+    clipping_uncertified: Clipping = Clipping(epsilon=None, clip=5.0, sigma=1e-4)
+    """Model clipping with too little noise to prove anything."""
+
+
+def _field_name(method: str) -> str:
+    return method.replace("-", "_")
+
+
+METHOD_NAMES: tuple[str, ...] = tuple(f.name.replace("_", "-") for f in dataclasses.fields(Methods))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Training:
+    """How the audited models are trained."""
+
+    epochs: int = 60
+    """Epochs over D(S), >= 1."""
+    batch_size: int = 64
+    """Examples a step in training and unlearning, >= 1."""
+    descent: OneCycleSGD = OneCycleSGD()
+
+    def __post_init__(self):
+        _validate.at_least(1, epochs=self.epochs)
+        _validate.at_least(1, batch_size=self.batch_size)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Audit:
+    """Audit unlearning algorithms: a guaranteed lower bound on epsilon from many train-and-unlearn runs."""
+
+    dataset: Literal["digits", "mnist", "cifar10", "cifar100"]
+    """Data set; digits is embedded, the others are read from the folder named by JAXUNLEARN_DATA."""
+    methods: tuple[str, ...] = METHOD_NAMES
+    """Methods to audit: built-in names, or your own as package.module:name (a function of TaskInfo that returns an Unlearner)."""
+    out: Path | None = None
+    """Run directory; the same command resumes it. Default: runs/DATASET."""
+    population: Path | None = None
+    """Where the trained models go; give several audits with equal training the same one. Default: OUT/population."""
+    calibration_runs: int = 50
+    """Runs that fit the attack (with the joint and pairwise predictors: per sign vector), >= 2."""
+    evaluation_runs: int = 10
+    """Runs that are evaluated, L >= 1."""
+    model: Literal["linear", "mlp", "cnn", "tinynet"] = "mlp"
+    """Architecture."""
+    split: Literal["uniform", "adversarial"] = "uniform"
+    """uniform: random candidates. adversarial: candidates and retain set from disjoint classes (at most one shared)."""
+    pool_size: int = 400
+    """Candidate examples, m * B."""
+    candidate_batch_size: int = 1
+    """B, examples per candidate batch; must divide pool_size. m = pool_size / B."""
+    predictor: Literal["batchwise", "joint", "pairwise"] = "batchwise"
+    """batchwise: one likelihood ratio per batch. joint: one hypothesis per sign vector, small m. pairwise: joint with m = 2."""
+    variance: Literal["pooled", "per_example"] = "pooled"
+    """Gaussian fits: pooled variance, or one per example and side as in the paper."""
+    r: int | None = None
+    """Guess budget of the paper's bounds, even, <= m. Default: about m / 2 (joint and pairwise: m)."""
+    zeta: float = 0.05
+    """Error level: each epsilon holds with confidence 1 - zeta. In (0, 1)."""
+    delta: float = 1e-5
+    """delta of the audited (epsilon, delta) claim, in [0, 1); the paper's bounds beside are at delta = 0."""
+    fresh_init: bool = False
+    """New initial weights and order in every run, hidden from the attack: audits Definition 3.2 as well as 3.3."""
+    seed: int = 0
+    """Seed of everything random: split, initial weights, order, sign vectors, noise."""
+    training: Training = Training()
+    method: Methods = Methods()
+    width: int | None = None
+    """Runs that a device computes at once under vmap; default: 1 on a CPU core, 32 on an accelerator."""
+    runs_per_chunk: int | None = None
+    """Runs between two checkpoints; at most these are lost to a kill. Default: 8 per device or more."""
+    quiet: bool = False
+    """No progress bar."""
+
+    def __post_init__(self):
+        _validate.not_empty("methods", self.methods)
+        _validate.require(
+            len(set(self.methods)) == len(self.methods), f"Expected methods without repetition, got {' '.join(self.methods)}."
+        )
+        _validate.at_least(2, calibration_runs=self.calibration_runs)
+        _validate.at_least(1, evaluation_runs=self.evaluation_runs)
+        _validate.open_unit(zeta=self.zeta)
+        _validate.half_open_unit(delta=self.delta)
+        _validate.at_least(0, seed=self.seed)
+        if self.r is not None:
+            _validate.guess_budget(self.r, self.m)
+        if self.predictor == "pairwise":
+            _validate.require(
+                self.m == 2, f"Expected m=2 for predictor='pairwise', got m={self.m}; set candidate_batch_size={self.pool_size // 2}."
+            )
+        if self.predictor == "joint":
+            _validate.require(
+                self.m <= 12,
+                f"Expected m={self.m} <= 12 for predictor='joint', because every sign vector needs calibration runs of its own; "
+                f"use a larger candidate_batch_size (now {self.candidate_batch_size}).",
+            )
+
+    @property
+    def m(self) -> int:
+        """Number of candidate batches."""
+        _validate.at_least(1, candidate_batch_size=self.candidate_batch_size)
+        fits = max(2, self.pool_size // self.candidate_batch_size) * self.candidate_batch_size
+        _validate.require(
+            self.pool_size % self.candidate_batch_size == 0,
+            f"Expected candidate_batch_size={self.candidate_batch_size} to divide pool_size={self.pool_size}; use pool_size={fits}.",
+        )
+        _validate.at_least(2 * self.candidate_batch_size, pool_size=self.pool_size)
+        return self.pool_size // self.candidate_batch_size
+
+    @property
+    def directory(self) -> Path:
+        """The run directory."""
+        return self.out if self.out is not None else Path("runs") / self.dataset
+
+    @property
+    def population_directory(self) -> Path:
+        """Where the trained models go."""
+        return self.population if self.population is not None else self.directory / "population"
+
+
+TRAINING_FIELDS = (
+    "dataset",
+    "calibration_runs",
+    "evaluation_runs",
+    "model",
+    "split",
+    "pool_size",
+    "candidate_batch_size",
+    "fresh_init",
+    "seed",
+    "training",
+)
+"""Fields of Audit that the trained population depends on (with whether calibration is designed)."""
+AUDIT_FIELDS = (*TRAINING_FIELDS, "predictor", "variance", "r", "zeta", "delta")
+"""Fields that all results of a run directory depend on; a method's own hyperparameters come on top."""
+
+
+def as_json(value: Any) -> Any:
+    """Dataclasses, tuples and paths as JSON-like values."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: as_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, (tuple, list)):
+        return [as_json(v) for v in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def training_identity(config: Audit) -> dict[str, Any]:
+    """What the trained population depends on."""
+    identity = {name: as_json(getattr(config, name)) for name in TRAINING_FIELDS}
+    return {**identity, "designed_calibration": config.predictor != "batchwise"}
+
+
+def audit_identity(config: Audit) -> dict[str, Any]:
+    """What all results of a run directory depend on."""
+    return {name: as_json(getattr(config, name)) for name in AUDIT_FIELDS}
+
+
+def resolve_method(name: str, methods: Methods) -> tuple[Callable[[TaskInfo], Unlearner], dict[str, Any]]:
+    """Finds a method by name.
+
+    Args:
+        name: A built-in name, or ``package.module:attribute`` (the current folder is on the path).
+        methods: Hyperparameters of the built-in ones.
+
+    Returns:
+        The factory, and what its results depend on: the hyperparameters, or the hash of the module's source.
+
+    Raises:
+        InputError: Unknown name (with a suggestion), module or attribute.
+    """
+    if ":" in name:
+        return _import_method(name)
+    _validate.one_of("method", name, METHOD_NAMES)
+    config = getattr(methods, _field_name(name))
+    return config.build, as_json(config)
+
+
+def _import_method(name: str) -> tuple[Callable[[TaskInfo], Unlearner], dict[str, Any]]:
+    module_name, _, attribute = name.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # an installed script does not look in the current folder
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise InputError(f"Cannot import method={name!r} ({error}); is {module_name} installed or in this folder?") from error
+    if not hasattr(module, attribute):
+        callables = [n for n, v in vars(module).items() if callable(v)]
+        _validate.one_of(f"function of {module_name}", attribute, callables)
+    factory = getattr(module, attribute)
+    source = inspect.getsource(module)
+    return factory, {"source": name, "sha256": hashlib.sha256(source.encode()).hexdigest()}
+
+
+def method_directory_name(name: str) -> str:
+    """The folder of a method inside the run directory."""
+    return name.replace(":", ".").replace("/", ".")
+
+
+PRESETS: dict[str, tuple[str, Audit]] = {
+    "digits": ("1,797 handwritten digits, embedded: minutes on two CPU cores", Audit(dataset="digits")),
+    "mnist": ("MNIST idx files", Audit(dataset="mnist", pool_size=1000)),
+    "cifar10": ("CIFAR-10", Audit(dataset="cifar10", model="tinynet", pool_size=1000, training=Training(epochs=100, batch_size=128))),
+    "cifar100": (
+        "CIFAR-100 as in the audit paper (one GPU)",
+        Audit(
+            dataset="cifar100",
+            model="tinynet",
+            pool_size=4500,
+            r=3000,
+            training=Training(epochs=400, batch_size=128, descent=OneCycleSGD(peak=0.06)),
+            method=Methods(
+                finetune=Finetune(epochs=50),
+                ascent=Ascent(epochs=50),
+                ida=IDA(epochs=50),
+                clipping=Clipping(epochs=50),
+                clipping_uncertified=Clipping(epsilon=None, clip=5.0, sigma=1e-4, noisy_epochs=10, epochs=40),
+            ),
+        ),
+    ),
+}

@@ -1,0 +1,134 @@
+"""What survives a kill: manifests that refuse another configuration, and chunks that are whole or absent."""
+
+import contextlib
+import errno
+import logging
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxunlearn import records
+from jaxunlearn._validate import InputError
+
+
+def differences(old: Any, new: Any, prefix: str = "") -> list[str]:
+    """The leaves in which two JSON-like values differ, as "path: old -> new"."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        lines = []
+        for key in sorted(old.keys() | new.keys()):
+            path = f"{prefix}.{key}" if prefix else str(key)
+            lines += differences(old.get(key, "(absent)"), new.get(key, "(absent)"), path)
+        return lines
+    return [] if old == new else [f"{prefix}: {old} -> {new}"]
+
+
+def open_manifest(directory: Path, name: str, config: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
+    """Writes ``directory/name`` on the first call; later calls must come with the same configuration.
+
+    Args:
+        directory: Run directory, made if absent.
+        name: File name of the manifest.
+        config: Everything that results depend on, JSON-like.
+        facts: Written beside it and not compared (versions, device, time).
+
+    Returns:
+        The manifest on disk.
+
+    Raises:
+        InputError: The directory holds another configuration; the message shows the difference.
+    """
+    path = directory / name
+    if not path.exists():
+        with disk_errors(directory):
+            records.write_json(path, {"schema": records.SCHEMA, "config": dict(config), **facts})
+    manifest = records.read_json(path)
+    if manifest.get("schema") != records.SCHEMA:
+        raise InputError(
+            f"Expected schema={records.SCHEMA} in {path}, got {manifest.get('schema')!r}; use another --out directory."
+        )
+    changed = differences(manifest["config"], dict(config))
+    if changed:
+        raise InputError(
+            f"{directory} holds a run of another configuration ({'; '.join(changed)}); "
+            "use another --out directory, restore the setting, or delete the directory."
+        )
+    return manifest
+
+
+@contextlib.contextmanager
+def disk_errors(directory: Path) -> Iterator[None]:
+    """Turns a full, read-only or forbidden disk into an InputError; what was written before stays usable."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        code = error.errno if isinstance(error, OSError) else None
+        text = str(error)
+        if code in (errno.ENOSPC, errno.EDQUOT) or "No space left" in text or "RESOURCE_EXHAUSTED" in text:
+            fix = "free some space and give the same command again; finished chunks are kept"
+            raise InputError(f"The disk of {directory} is full; {fix}.") from error
+        if code in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+            raise InputError(f"Cannot write to {directory} ({error}); choose another --out directory.") from error
+        raise
+
+
+class ParamsStore:
+    """Chunks of trained parameters, as orbax checkpoints.
+
+    A chunk is committed by its small JSON file, written after the checkpoint is complete; a checkpoint without one is
+    left over from a kill and is written again.
+
+    Args:
+        directory: Where chunks go.
+    """
+
+    def __init__(self, directory: Path):
+        import orbax.checkpoint as ocp
+
+        logging.getLogger("absl").setLevel(logging.ERROR)  # orbax logs every save at INFO and WARNING
+        self.directory = directory.absolute()
+        self._checkpointer = ocp.StandardCheckpointer()
+
+    def _commit(self, chunk: int) -> Path:
+        return self.directory / f"chunk-{chunk:05d}.json"
+
+    def done(self, chunk: int) -> bool:
+        """Whether the chunk is complete."""
+        return self._commit(chunk).exists()
+
+    def save(self, chunk: int, params: Any, runs: Mapping[str, Any]) -> None:
+        """Writes a chunk of parameters [R, ...] and which runs they are."""
+        path = self.directory / f"chunk-{chunk:05d}"
+        with disk_errors(self.directory):
+            shutil.rmtree(path, ignore_errors=True)
+            self._checkpointer.save(path, params)
+            self._checkpointer.wait_until_finished()
+            records.write_json(self._commit(chunk), dict(runs))
+
+    def load(self, chunk: int, like: Any) -> Any:
+        """Reads a chunk back as host arrays.
+
+        Args:
+            chunk: Its number.
+            like: A pytree of ``jax.ShapeDtypeStruct`` with the expected structure.
+
+        Raises:
+            InputError: The checkpoint is damaged.
+        """
+        path = self.directory / f"chunk-{chunk:05d}"
+        try:
+            return self._checkpointer.restore(path, like)
+        except Exception as error:  # orbax and tensorstore have no common base class for damaged files
+            raise InputError(
+                f"Cannot read {path} ({type(error).__name__}); delete {self._commit(chunk)} and give the same command again."
+            ) from error
+
+
+def read_chunk(path: Path) -> dict[str, np.ndarray] | None:
+    """A finished chunk of scores, or None if it is absent or damaged (it is then computed again)."""
+    try:
+        return records.read_npz(path)
+    except InputError:
+        return None

@@ -1,0 +1,73 @@
+"""Small convolutional classifiers."""
+
+import flax.linen as nn
+import jax
+
+from jaxunlearn.models import layers
+from jaxunlearn.models.base import from_module
+from jaxunlearn.types import Model
+
+
+class _Convolution(nn.Module):
+    """3 x 3 convolution with a bias, in the form asked for."""
+
+    features: int
+    form: layers.ConvForm
+
+    @nn.compact
+    def __call__(self, x):
+        kernel = self.param("kernel", nn.initializers.he_normal(), (3, 3, x.shape[-1], self.features))
+        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        return layers.convolve(x, kernel, form=self.form) + bias[None, None, None, :]
+
+
+class _GroupNorm(nn.Module):
+    groups: int
+
+    @nn.compact
+    def __call__(self, x):
+        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
+        bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],))
+        return layers.group_norm(x, scale, bias, groups=self.groups)
+
+
+class _DigitsCNN(nn.Module):
+    classes: int
+    form: layers.ConvForm
+
+    @nn.compact
+    def __call__(self, x):
+        for features in (16, 32):
+            x = layers.max_pool(jax.nn.relu(_Convolution(features, self.form)(x)))
+        return nn.Dense(self.classes)(x.reshape(x.shape[0], -1))
+
+
+class _TinyNet(nn.Module):
+    classes: int
+    form: layers.ConvForm
+
+    @nn.compact
+    def __call__(self, x):
+        for features in (64, 128):
+            for _ in range(2):
+                x = jax.nn.relu(_GroupNorm(groups=8)(_Convolution(features, self.form)(x)))
+            x = layers.max_pool(x)
+        return nn.Dense(self.classes, kernel_init=nn.initializers.he_normal())(x.mean(axis=(1, 2)))
+
+
+def digits_cnn(input_shape: tuple[int, ...], classes: int, *, form: layers.ConvForm = "canonical") -> Model:
+    """Two 3 x 3 convolutions (16 and 32 channels), each with ReLU and 2 x 2 pooling, and a dense layer.
+
+    6,090 parameters on 8 x 8 digits.
+    """
+    return from_module(_DigitsCNN(classes, form), input_shape)
+
+
+def tinynet(input_shape: tuple[int, ...], classes: int, *, form: layers.ConvForm = "canonical") -> Model:
+    """TinyNetCIFAR100 (audit paper, appendix D.1): 273,828 parameters at 32 x 32 x 3 and 100 classes.
+
+    Two blocks of two 3 x 3 convolutions (64, then 128 channels), GroupNorm with 8 groups and ReLU after each, 2 x 2
+    max-pooling after each block, global average pooling and a dense layer. Initial weights: Kaiming normal by fan-in, the
+    dense layer included, and GroupNorm epsilon 1e-6, as in the authors' code.
+    """
+    return from_module(_TinyNet(classes, form), input_shape)

@@ -1,0 +1,117 @@
+"""Device-side types: what a model, a batch and an unlearner are."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+Params = Any
+"""A pytree of float arrays."""
+
+State = Any
+"""A pytree of arrays carried from step to step."""
+
+
+class Batch(NamedTuple):
+    """Examples of one step.
+
+    Attributes:
+        x: [b, ...] inputs.
+        y: [b] integer labels.
+        weight: [b] 1 for an example, 0 for padding at the end of an epoch. Absent examples are never given weight 0: they
+            are not gathered at all, since a zero weight would still move batch boundaries.
+    """
+
+    x: Float[Array, "b ..."]
+    y: Int[Array, " b"]
+    weight: Float[Array, " b"]
+
+
+class ForgetRetain(NamedTuple):
+    """The batches of one unlearning step; a part that the phase does not ask for is None."""
+
+    retain: Batch | None
+    forget: Batch | None
+
+
+class Model(NamedTuple):
+    """A model as two pure functions.
+
+    Attributes:
+        init: ``(key) -> params``.
+        apply: ``(params, x [b, ...]) -> logits [b, classes]``.
+    """
+
+    init: Callable[[PRNGKeyArray], Params]
+    apply: Callable[[Params, Float[Array, "b ..."]], Float[Array, "b classes"]]
+
+
+class Phase(NamedTuple):
+    """A stretch of steps with one update rule, over whole epochs of one set of examples.
+
+    Attributes:
+        source: Which examples an epoch covers: "train" (all of D(S)), "retain" or "forget" (the run's own D_f(S)).
+        epochs: How many epochs, >= 0.
+        batch_size: Examples a step; the last batch of an epoch may be smaller.
+        init: ``(key, params) -> state``.
+        update: ``(key, state, batch: ForgetRetain, step) -> state``, pure; ``step`` counts from 0 within the phase and
+            ``key`` is new at every step and run.
+        finalize: ``(key, state) -> params``; output noise and averaging go here.
+        companion: A second source ("forget" beside "retain") whose batches cycle along, or None. With source "train" the
+            examples arrive as ``batch.retain``.
+        max_steps: Stop after this many steps even inside an epoch; None means the whole of ``epochs``.
+    """
+
+    source: str
+    epochs: int
+    batch_size: int
+    init: Callable[[PRNGKeyArray, Params], State]
+    update: Callable[[PRNGKeyArray, State, ForgetRetain, Int[Array, ""]], State]
+    finalize: Callable[[PRNGKeyArray, State], Params]
+    companion: str | None = None
+    max_steps: int | None = None
+
+
+class Unlearner(NamedTuple):
+    """An unlearning algorithm: phases run one after the other.
+
+    Attributes:
+        phases: The phases, in order.
+        from_scratch: True if it starts from the initial weights x_0 instead of the trained model (retraining).
+        certificate: ``{"epsilon", "delta", "source"}`` that theory proves for this configuration, or None.
+    """
+
+    phases: tuple[Phase, ...]
+    from_scratch: bool = False
+    certificate: dict[str, Any] | None = None
+
+
+@runtime_checkable
+class UnlearnerFactory(Protocol):
+    """What ``--methods package.module:name`` must point to: given the task, it builds an Unlearner."""
+
+    def __call__(self, task: "TaskInfo") -> Unlearner:
+        """Builds the algorithm for a task."""
+        ...
+
+
+class TaskInfo(NamedTuple):
+    """What a method may know when it is built.
+
+    Attributes:
+        model: The model's pure functions.
+        loss: ``(params, batch) -> scalar``: mean cross-entropy in nats over the batch's real examples.
+        retain_size: Examples in D_r.
+        forget_size: Examples in D_f(S), equal for all runs because sign vectors are balanced.
+        batch_size: Batch size of the base training.
+        train_phase: ``(source) -> Phase``: the base training over "train" (as the audited models were made) or over
+            "retain" (retraining).
+    """
+
+    model: Model
+    loss: Callable[[Params, Batch], jax.Array]
+    retain_size: int
+    forget_size: int
+    batch_size: int
+    train_phase: Callable[[str], Phase]

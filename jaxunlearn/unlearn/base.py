@@ -1,0 +1,113 @@
+"""What unlearning methods share: the loss, schedules and phases of gradient steps.
+
+A method is an ``Unlearner``: a tuple of phases, each an ``init / update / finalize`` triple of pure functions over batches of
+the retain set, of the run's own forget set, or of both. The engine runs the phases; a method never sees runs or devices.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float
+
+from jaxunlearn import _validate
+from jaxunlearn.types import Batch, ForgetRetain, Model, Params, Phase, TaskInfo
+
+
+class TrainState(NamedTuple):
+    """Parameters and optimiser state of a gradient phase."""
+
+    params: Params
+    optimizer: optax.OptState
+
+
+def cross_entropy(model: Model) -> Callable[[Params, Batch], Float[Array, ""]]:
+    """Mean cross-entropy in nats over the real examples of a batch: sum(w l) / sum(w)."""
+
+    def loss(params: Params, batch: Batch) -> Float[Array, ""]:
+        losses = optax.softmax_cross_entropy_with_integer_labels(model.apply(params, batch.x), batch.y)
+        return jnp.sum(batch.weight * losses) / jnp.sum(batch.weight)
+
+    return loss
+
+
+def steps_per_epoch(size: int, batch_size: int) -> int:
+    """Steps in an epoch of ``size`` examples; the last batch may be short."""
+    return -(-size // batch_size)
+
+
+def one_cycle(peak: float, steps: int) -> optax.Schedule:
+    """The linear one-cycle schedule of the audit paper's code, with optax's defaults; ``steps`` >= 1."""
+    # Its warm-up and final segments must hold at least one step each, or interpolation divides by zero.
+    return optax.linear_onecycle_schedule(steps, peak) if steps >= 10 else optax.constant_schedule(peak)
+
+
+def sgd(learning_rate: optax.ScalarOrSchedule, *, weight_decay: float = 0.0, momentum: float | None = None) -> optax.GradientTransformation:
+    """SGD on the loss plus weight_decay / 2 * |params|^2."""
+    return optax.chain(optax.add_decayed_weights(weight_decay), optax.sgd(learning_rate, momentum=momentum))
+
+
+def from_loss(
+    loss: Callable[[Params, ForgetRetain], Float[Array, ""]],
+    optimizer: optax.GradientTransformation,
+    *,
+    source: str,
+    epochs: int,
+    batch_size: int,
+    companion: str | None = None,
+) -> Phase:
+    """A phase of plain gradient steps on a loss.
+
+    Args:
+        loss: ``(params, batch) -> scalar`` to descend.
+        optimizer: An optax transformation; its state starts afresh with the phase.
+        source: "train", "retain" or "forget": what an epoch covers.
+        epochs: Whole epochs, >= 0.
+        batch_size: Examples a step.
+        companion: A second source that cycles along, or None.
+
+    Returns:
+        The phase.
+    """
+
+    def init(key, params):
+        return TrainState(params, optimizer.init(params))
+
+    def update(key, state, batch, step):
+        gradient = jax.grad(loss)(state.params, batch)
+        updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
+        return TrainState(optax.apply_updates(state.params, updates), optimizer_state)
+
+    return Phase(source, epochs, batch_size, init, update, lambda key, state: state.params, companion)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OneCycleSGD:
+    """SGD with a linear one-cycle learning rate."""
+
+    peak: float = 0.1
+    """Maximum learning rate, > 0."""
+    weight_decay: float = 5e-4
+    """Factor of |params|^2 / 2 in the loss, >= 0."""
+    momentum: float = 0.0
+    """Momentum, in [0, 1)."""
+
+    def __post_init__(self):
+        _validate.positive(peak=self.peak)
+        _validate.non_negative(weight_decay=self.weight_decay)
+        _validate.half_open_unit(momentum=self.momentum)
+
+    def phase(self, loss, *, source: str, size: int, epochs: int, batch_size: int) -> Phase:
+        """Descent on the mean loss over ``source`` ("train" or "retain"), which has ``size`` examples."""
+        steps = max(1, epochs * steps_per_epoch(size, batch_size))
+        optimizer = sgd(one_cycle(self.peak, steps), weight_decay=self.weight_decay, momentum=self.momentum or None)
+        return from_loss(
+            lambda params, batch: loss(params, batch.retain), optimizer, source=source, epochs=epochs, batch_size=batch_size
+        )
+
+    def finetune(self, task: TaskInfo, epochs: int) -> Phase:
+        """The descent on the retain set that ends most methods."""
+        return self.phase(task.loss, source="retain", size=task.retain_size, epochs=epochs, batch_size=task.batch_size)
