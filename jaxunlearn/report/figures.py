@@ -1,0 +1,454 @@
+"""The figures: one overview of all methods, and four small panels for each.
+
+Every panel is drawn from arrays in a run directory and says in its caption what those are. A panel whose arrays are not
+there is a ``Missing`` with the reason.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxunlearn.records import BoundRecord
+from jaxunlearn.report.canvas import (
+    BLUE,
+    FONT,
+    GREEN,
+    INK,
+    MUTED,
+    ORANGE,
+    PAPER,
+    Drawing,
+    Missing,
+    key,
+    panel,
+    style,
+    surface,
+)
+from jaxunlearn.report.load import Method, finite
+from jaxunlearn.report.table import at_most, certified, confidence, labels, lower, number
+
+MAX_VERTICES = 400
+
+
+def standardised_scores(method: Method) -> tuple[np.ndarray, np.ndarray] | None:
+    """Scores of examples that were in the run, and of those that were not, on a common scale.
+
+    Each example is centred halfway between its two means and divided by its pooled standard deviation over runs, so that
+    easy and hard examples can share an axis and the distance of the two humps is the attack's signal in standard
+    deviations. Failed runs are left out; so are examples with fewer than two runs on a side or with a constant score.
+
+    Returns:
+        (in, out), one-dimensional, or None when no example is left.
+    """
+    record = method.scores
+    keep = ~record.failed & np.isfinite(record.scores).all(axis=(1, 2))
+    scores = record.scores[keep].astype(np.float64)
+    inside = np.broadcast_to((record.signs[keep] == 1)[..., None], scores.shape)
+    count_in, count_out = inside.sum(0), (~inside).sum(0)
+    usable = (count_in >= 2) & (count_out >= 2)
+    if not usable.any():
+        return None
+    scores, inside, count_in, count_out = scores[:, usable], inside[:, usable], count_in[usable], count_out[usable]
+    mean_in = np.where(inside, scores, 0).sum(0) / count_in
+    mean_out = np.where(inside, 0, scores).sum(0) / count_out
+    residuals = scores - np.where(inside, mean_in, mean_out)
+    sd = np.sqrt((residuals**2).sum(0) / (count_in + count_out - 2))
+    varies = sd > 1e-9 * np.maximum(1, np.abs(mean_out))
+    if not varies.any():
+        return None
+    z = (scores[:, varies] - ((mean_in + mean_out) / 2)[varies]) / sd[varies]
+    return z[inside[:, varies]], z[~inside[:, varies]]
+
+
+def density(values: np.ndarray, grid: np.ndarray) -> np.ndarray:
+    """A Gaussian kernel density (Silverman's bandwidth) on an even grid, through a histogram."""
+    step = grid[1] - grid[0]
+    edges = np.concatenate([grid - step / 2, [grid[-1] + step / 2]])
+    counts = np.histogram(values, edges)[0] / (values.size * step)
+    low, high = np.quantile(values, [0.25, 0.75])
+    spread = min(float(values.std()), (high - low) / 1.349) or float(values.std())
+    width = max(0.9 * spread * values.size**-0.2, 1.5 * step)
+    reach = int(4 * width / step)
+    kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) * step / width) ** 2)
+    return np.convolve(counts, kernel / kernel.sum(), mode="full")[reach : reach + grid.size]
+
+
+def score_densities(method: Method) -> Drawing | Missing:
+    """Densities of the attack's scores for examples that were unlearned and for examples that were never seen."""
+    name, title = "scores", "Attack scores"
+    if method.scores is None:
+        return Missing(name=name, title=title, reason="No scores were handed in, so their densities are not drawn.")
+    pair = standardised_scores(method)
+    if pair is None:
+        reason = "No example has scores that vary over at least two runs on each side, so there is no density to draw."
+        return Missing(name=name, title=title, reason=reason)
+    inside, outside = pair
+    distance = float(inside.mean() - outside.mean())
+    with style():
+        figure, axes = panel("score, standardised per example (sd)", "density", grid=None)
+        reach = float(np.clip(np.quantile(np.abs(np.concatenate(pair)), 0.998) * 1.12, 3, 15))
+        grid = np.linspace(-reach, reach, 241)
+        curves = (outside, MUTED, 0.16), (inside, ORANGE, 0.22)
+        heights = [density(v, grid) for v, _, _ in curves]
+        handles = []
+        for (_, colour, alpha), height in zip(curves, heights):
+            axes.fill_between(grid, height, color=colour, alpha=alpha, linewidth=0)
+            handles += axes.plot(grid, height, color=colour, linewidth=1.8)
+        top = max(float(h.max()) for h in heights)
+        axes.set_xlim(-reach, reach)
+        axes.set_ylim(0, top * 1.12)
+        axes.set_yticks([])
+        text = f"distance of means {distance:.2f} sd".replace("-", "−")
+        axes.text(0.99, 0.97, text, transform=axes.transAxes, ha="right", va="top", fontsize=11, color=INK)
+        key(axes, handles, ["never seen", "trained on, then unlearned"])
+    runs = int((~method.scores.failed).sum())
+    caption = (
+        f"All {runs} calibration and evaluation runs, every candidate example; each example is centred between its two "
+        "means and divided by its own standard deviation over runs. Right: more likely still in the model."
+    )
+    label = f"Densities of attack scores for unlearned and for never seen examples; their means are {distance:.2f} standard deviations apart."
+    return Drawing(name=name, title=title, caption=caption, label=label, figure=figure)
+
+
+def roc(llr: np.ndarray, signs: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """The ROC of log-likelihood ratios against membership; ties move both rates at once.
+
+    Args:
+        llr: Any shape; non-finite values count as 0, as in the bounds.
+        signs: The same shape, +1 for candidates that were in.
+
+    Returns:
+        (false positive rates, true positive rates, area), rates ascending from 0 to 1.
+    """
+    values = np.where(np.isfinite(llr), llr, 0.0).ravel()
+    inside = signs.ravel() == 1
+    order = np.argsort(-values, kind="stable")
+    last = np.append(np.diff(values[order]) != 0, True)
+    true = np.concatenate([[0], np.cumsum(inside[order])[last]]) / inside.sum()
+    false = np.concatenate([[0], np.cumsum(~inside[order])[last]]) / (~inside).sum()
+    return false, true, float(np.trapezoid(true, false))
+
+
+def _thin(false: np.ndarray, true: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """At most about MAX_VERTICES vertices, dense at both ends of a logarithmic and of a linear axis."""
+    if false.size <= MAX_VERTICES:
+        return false, true
+    n = MAX_VERTICES // 2
+    picks = np.concatenate([np.linspace(0, false.size - 1, n), np.geomspace(1, false.size - 1, n), [0]])
+    index = np.unique(picks.astype(np.int64))
+    return false[index], true[index]
+
+
+def roc_curve(method: Method) -> Drawing | Missing:
+    """ROC over candidates, with the corner of low false positive rates on logarithmic axes."""
+    name, title = "roc", "Candidate by candidate"
+    llr, signs = method.evaluation.get("llr"), method.evaluation.get("signs")
+    if llr is None or signs is None or llr.shape != signs.shape:
+        reason = (
+            f"The {method.record.predictor} predictor scores whole sign vectors, so there is no ROC over single candidates."
+            if method.record.predictor in ("joint", "pairwise")
+            else "There are no log-likelihood ratios of single candidates, so there is no ROC."
+        )
+        return Missing(name=name, title=title, reason=reason)
+    if len(np.unique(signs)) < 2:
+        return Missing(name=name, title=title, reason="All candidates have the same sign, so there is no ROC.")
+    false, true, area = roc(llr, signs)
+    negatives = int((signs != 1).sum())
+    at = 0.01 if negatives >= 200 else 0.1
+    corner = negatives >= 100
+    low = float(true[np.searchsorted(false, at, side="right") - 1])
+    false, true = _thin(false, true)
+    with style():
+        figure, axes = panel("false positive rate", "true positive rate", grid="both")
+        axes.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle=(0, (3, 3)))
+        axes.plot(false, true, color=ORANGE, linewidth=2)
+        axes.set(xlim=(0, 1), ylim=(0, 1.02))
+        ticks = [0, 0.25, 0.5, 0.75, 1]
+        axes.set_xticks(ticks, ["0", ".25", ".5", ".75", "1"])
+        axes.set_yticks(ticks, ["0", ".25", ".5", ".75", "1"])
+        if corner:
+            _corner(axes, false, true, max(1 / negatives, 1e-5))
+        from matplotlib.lines import Line2D
+
+        handles = [
+            Line2D([], [], color=ORANGE, linewidth=2),
+            Line2D([], [], color=MUTED, linewidth=1, linestyle=(0, (3, 3))),
+        ]
+        key(axes, handles, [f"attack, AUC {area:.3f}", "chance"])
+    caption = (
+        f"Log-likelihood ratios of {signs.size:,} candidates in {signs.shape[0]} evaluation runs. At a false positive rate "
+        f"of {at:.0%} the attack finds {low:.1%} of the unlearned candidates."
+    )
+    if corner:
+        caption += " Inset: both axes logarithmic."
+    label = (
+        f"ROC curve over candidates with area {area:.3f}; true positive rate {low:.3f} at false positive rate {at:g}."
+    )
+    return Drawing(name=name, title=title, caption=caption, label=label, figure=figure)
+
+
+def _corner(axes: Any, false: np.ndarray, true: np.ndarray, floor: float) -> None:
+    inset = axes.inset_axes([0.60, 0.13, 0.385, 0.39])
+    inset.patch.set_facecolor(PAPER)
+    inset.plot([floor, 1], [floor, 1], color=MUTED, linewidth=0.9, linestyle=(0, (3, 3)))
+    inset.plot(false[false > 0], true[false > 0], color=ORANGE, linewidth=1.5)
+    decades = [10.0**e for e in range(math.ceil(math.log10(floor) - 1e-9), 1)]
+    for axis in (inset.xaxis, inset.yaxis):
+        axis.set_tick_params(labelsize=9, pad=2, length=0)
+    inset.set(xscale="log", yscale="log", xlim=(floor, 1), ylim=(floor, 1.05))
+    inset.minorticks_off()
+    names = [f"{d:g}".removeprefix("0") if d >= 1e-4 else f"{d:g}" for d in decades]
+    inset.set_xticks(decades, names)
+    inset.set_yticks(decades, names)
+    inset.grid(True)
+
+
+def budget_curve(method: Method) -> Drawing | Missing:
+    """Epsilon against the guess budget r, with the headline and the preregistered choices."""
+    name, title = "budget", "Bounds against the guess budget"
+    record = method.record
+    budgets = np.asarray(record.by_r.get("r", []), np.float64)
+    curves = {
+        label: np.asarray(record.by_r[field], np.float64)
+        for field, label in (("overlap", "overlap bound"), ("paper_mean", "paper’s bound"))
+        if len(record.by_r.get(field, [])) == budgets.size > 0
+    }
+    if not curves:
+        reason = "No bounds over a grid of guess budgets r were recorded, so the curve is not drawn."
+        return Missing(name=name, title=title, reason=reason)
+    with style():
+        figure, axes = panel("guess budget r (guesses per run)", "ε, lower bound (nats)")
+        handles, names = [], []
+        looks = {"overlap bound": (BLUE, "-"), "paper’s bound": (MUTED, (0, (4, 2)))}
+        for label, values in curves.items():
+            colour, dashes = looks[label]
+            handles += axes.plot(budgets, values, color=colour, linewidth=1.4, linestyle=dashes, alpha=0.75)
+            names.append(label)
+        marks = [b for b in record.bounds if b.r is not None and b.status == "preregistered"]
+        if marks:
+            look = {"linestyle": "none", "marker": "o", "markersize": 6, "color": BLUE, "clip_on": False, "zorder": 5}
+            handles += axes.plot([b.r for b in marks], [b.epsilon for b in marks], **look)
+            names.append("preregistered r")
+        axes.axhline(record.epsilon, color=BLUE, linewidth=2)
+        top = max(record.epsilon, *(float(np.nanmax(v)) for v in curves.values()), *(b.epsilon for b in marks), 0.5)
+        axes.set_xlim(0, budgets.max() * 1.02)
+        axes.set_ylim(0, top * 1.16)
+        axes.locator_params(axis="y", nbins=5)
+        axes.annotate(
+            f"headline ε ≥ {lower(record.epsilon)}", (1, record.epsilon), xycoords=("axes fraction", "data"), xytext=(0, 5),
+            textcoords="offset points", ha="right", va="bottom", fontsize=11, fontweight="bold", color=BLUE, zorder=6,
+            bbox={"facecolor": PAPER, "alpha": 0.8, "linewidth": 0, "pad": 1},
+        )  # fmt: skip
+        key(axes, handles, names)
+    caption = (
+        "Curves are exploratory, each point at the full ζ: picking their maximum after looking is not a valid bound. "
+        "The horizontal line is the headline; dots share ζ with the other preregistered bounds."
+    )
+    label = f"Bounds on epsilon for guess budgets from {budgets.min():g} to {budgets.max():g}; the headline is {lower(record.epsilon)}."
+    return Drawing(name=name, title=title, caption=caption, label=label, figure=figure)
+
+
+def log_count(m: int) -> float:
+    """Log of the number of balanced sign vectors, in nats."""
+    half = m // 2
+    return math.lgamma(m + 1) - math.lgamma(half + 1) - math.lgamma(m - half + 1)
+
+
+def evidence_bars(method: Method) -> Drawing | Missing:
+    """Evidence -log p of every evaluation run, against the headline and the most one run can give."""
+    name, title = "evidence", "Evidence of each run"
+    record = method.record
+    log_p = np.asarray(
+        record.log_p_values if len(record.log_p_values) else method.evaluation.get("log_p", []), np.float64
+    )
+    log_p = log_p.ravel()
+    if log_p.size == 0:
+        return Missing(name=name, title=title, reason="No p-values of single runs were recorded, so there are no bars.")
+    evidence = np.where(np.isfinite(log_p), np.maximum(-log_p, 0), 0.0)
+    limit = log_count(int(record.m))
+    runs = np.arange(evidence.size)
+    with style():
+        figure, axes = panel("evaluation run", "−log p (nats)")
+        axes.bar(runs, evidence, width=0.62 if runs.size <= 40 else 0.9, color=ORANGE, linewidth=0)
+        axes.axhline(record.epsilon, color=BLUE, linewidth=2)
+        top = max(float(evidence.max()), record.epsilon, 0.5)
+        fits = limit <= 1.9 * top
+        if fits:
+            axes.axhline(limit, color=MUTED, linewidth=1, linestyle=(0, (3, 3)))
+            text = f"log M′ = {number(limit)}, the most one run can give"
+            axes.annotate(
+                text, (0, limit), xycoords=("axes fraction", "data"), xytext=(2, 3), textcoords="offset points",
+                ha="left", va="bottom", fontsize=10, color=MUTED,
+            )  # fmt: skip
+        failed = [run for run in record.failed_runs if 0 <= run < runs.size]
+        if failed:
+            axes.plot(
+                failed,
+                np.zeros(len(failed)),
+                "x",
+                color=INK,
+                markersize=6,
+                markeredgewidth=1.6,
+                clip_on=False,
+                zorder=6,
+            )
+        axes.set_xlim(-0.6, runs.size - 0.4)
+        axes.set_ylim(0, max(top * 1.16, limit * 1.12 if fits else 0))
+        axes.locator_params(axis="y", nbins=5)
+        stride = max(1, math.ceil(runs.size / 12))
+        axes.set_xticks(runs[::stride])
+        axes.tick_params(axis="x", length=0)
+        from matplotlib.lines import Line2D
+        from matplotlib.patches import Patch
+
+        handles = [Patch(facecolor=ORANGE), Line2D([], [], color=BLUE, linewidth=2)]
+        names = ["one run", f"headline ε ≥ {lower(record.epsilon)}"]
+        if failed:
+            handles.append(Line2D([], [], linestyle="none", marker="x", color=INK, markeredgewidth=1.6))
+            names.append("failed, p = 1")
+        key(axes, handles, names, handlelength=1.0)
+    caption = "How surprising the true sign vector is to the attack, had the model not depended on it."
+    if any(bound.name == "evidence" for bound in record.bounds):
+        caption += " The evidence bound is about the mean of the bars less a price for chance."
+    if not fits:
+        caption += f" One run can give at most log M′ = {number(limit)}, off the axis."
+    label = f"Bars of minus log p for {runs.size} evaluation runs, mean {evidence.mean():.2f}, largest {evidence.max():.2f}."
+    return Drawing(name=name, title=title, caption=caption, label=label, figure=figure)
+
+
+def method_figures(method: Method) -> list[Drawing | Missing]:
+    """The four panels of a method, always in the same order."""
+    return [score_densities(method), roc_curve(method), budget_curve(method), evidence_bars(method)]
+
+
+def overview(records: Sequence[BoundRecord], *, narrow: bool = False) -> Drawing:
+    """All methods on one axis: what is ruled out, the paper's bound, the ceiling and what theory proves.
+
+    Args:
+        records: One for each method, in the order to be shown from the top.
+        narrow: The variant for a small screen, with names above their lines.
+    """
+    from matplotlib.lines import Line2D
+
+    names, count = labels(records), len(records)
+    ceilings, papers, proofs = (
+        [finite(r.ceiling) for r in records],
+        [finite(r.paper_mean) for r in records],
+        [certified(r) for r in records],
+    )
+    most = max([1.0, *(r.epsilon for r in records), *(v for v in [*ceilings, *papers, *proofs] if v is not None)])
+    linear = most <= 12
+    warp = (lambda x: x) if linear else np.arcsinh
+    end = float(warp(most)) * 1.04
+    row = 46.0 if narrow else 34.0
+    width = 400.0 if narrow else 900.0
+    longest = max(len(n) for n in names)
+    left = 6.0 if narrow else min(max(90.0, 6.9 * longest + 14), 260.0)
+    right = 6.0 if narrow else 92.0
+    level = " or ".join(sorted({confidence(r.zeta) for r in records}))
+    with style():
+        keys = [
+            (
+                Line2D([], [], color=BLUE, linewidth=5, marker="o", markersize=9, alpha=1, markevery=[1]),
+                f"ruled out, {level}",
+            ),
+        ]
+        if any(papers):
+            keys.append(
+                (
+                    Line2D([], [], color=INK, linestyle="none", marker="|", markersize=11, markeredgewidth=2),
+                    "paper’s bound",
+                )
+            )
+        if any(v is not None for v in ceilings):
+            look = {"marker": "o", "markerfacecolor": PAPER, "markersize": 8, "markeredgewidth": 1.4}
+            keys.append((Line2D([], [], color=MUTED, linewidth=1, markevery=[1], **look), "ceiling"))
+        if any(v is not None for v in proofs):
+            keys.append(
+                (Line2D([], [], color=GREEN, linestyle="none", marker="<", markersize=9), "proven: at most this")
+            )
+        per_line = 2 if narrow else len(keys)
+        top = 8.0 + 18.0 * math.ceil(len(keys) / per_line) + (6 if narrow else 10)
+        height = top + row * count + 48
+        figure, axes = surface(width, height, left, right, 48, top)
+        axes.set_ylim(count - 0.5, -0.5)
+        axes.set_xlim(0, end)
+        axes.spines["left"].set_visible(False)
+        axes.set_yticks([])
+        ticks = _ticks(most, linear, end, warp, (width - left - right))
+        axes.set_xticks([float(warp(t)) for t in ticks], [f"{t:g}" for t in ticks])
+        axes.grid(True, axis="x")
+        axes.set_xlabel("ε in nats: the truth is the blue dot or more", labelpad=6)
+        shift = 0.2 if narrow else 0.0
+        for i, (record, name) in enumerate(zip(records, names)):
+            y = i + shift
+            value = float(warp(record.epsilon))
+            reach = ceilings[i]
+            if reach is not None:
+                axes.plot([value, float(warp(reach))], [y, y], color=MUTED, linewidth=1, alpha=0.6, zorder=2)
+                axes.plot(float(warp(reach)), y, "o", markersize=7, markerfacecolor=PAPER, markeredgecolor=MUTED, markeredgewidth=1.4, clip_on=False, zorder=3)  # fmt: skip
+            if record.epsilon > 0:
+                axes.plot([0, value], [y, y], color=BLUE, linewidth=5, solid_capstyle="butt", zorder=4)
+            if papers[i]:
+                at = float(warp(papers[i]))
+                axes.plot([at, at], [y - 0.24, y + 0.24], color=INK, linewidth=2, zorder=5)
+            if proofs[i] is not None:
+                axes.plot(float(warp(proofs[i])), y, marker="<", markersize=9, color=GREEN, zorder=5, clip_on=False)
+            hollow = {} if record.epsilon > 0 else {"markerfacecolor": PAPER, "markeredgewidth": 2}
+            axes.plot(value, y, "o", markersize=10, color=BLUE, clip_on=False, zorder=6, **hollow)
+            _row_text(axes, i, record, name, narrow, left, right, width)
+        handles, texts = zip(*keys)
+        anchor = (-left / (width - left - right), 1.0)
+        key(
+            axes,
+            list(handles),
+            list(texts),
+            ncols=per_line,
+            bbox_to_anchor=(anchor[0], 1 + 6 / (row * count)),
+            columnspacing=2.0,
+        )
+    shown = "; ".join(
+        f"{n}: at least {lower(r.epsilon)}"
+        + (f", proven at most {at_most(c)}" if c is not None else "")
+        + (f", ceiling {number(v)}" if v is not None else "")
+        for n, r, v, c in zip(names, records, ceilings, proofs)
+    )
+    scale = "The axis is linear." if linear else "The axis is linear near 0 and logarithmic beyond about 2."
+    caption = f"Each blue bar covers the ε that the audit rules out for that method, with {level} confidence. {scale}"
+    label = f"Lower bounds on epsilon by method. {shown}."
+    return Drawing(
+        name="overview", title="What each method provably leaves behind", caption=caption, label=label, figure=figure
+    )
+
+
+def _row_text(
+    axes: Any, i: int, record: BoundRecord, name: str, narrow: bool, left: float, right: float, width: float
+) -> None:
+    limit = 34 if narrow else 38
+    name = name if len(name) <= limit else name[: limit - 1] + "…"
+    value = f"ε ≥ {lower(record.epsilon)}"
+    across = axes.get_yaxis_transform()
+    inner = width - left - right
+    if narrow:
+        axes.text(0, i - 0.12, name, transform=across, ha="left", va="bottom", fontsize=FONT, color=INK)
+        axes.text(
+            1, i - 0.12, value, transform=across, ha="right", va="bottom", fontsize=FONT, fontweight="bold", color=BLUE
+        )
+    else:
+        axes.text(-left / inner, i, name, transform=across, ha="left", va="center", fontsize=13, color=INK)
+        axes.text(1 + right / inner, i, value, transform=across, ha="right", va="center", fontsize=13, fontweight="bold", color=BLUE)  # fmt: skip
+
+
+def _ticks(most: float, linear: bool, end: float, warp: Any, points: float) -> list[float]:
+    """Round values up to ``most``, none closer than about 30 points to the next."""
+    if linear:
+        step = next(s for s in (0.25, 0.5, 1, 2, 3) if most / s <= 6.5)
+        return [step * i for i in range(int(most / step) + 1)]
+    steps = [0.0, *(a * 10.0**e for e in range(0, 8) for a in (1, 2, 5))]
+    ticks: list[float] = []
+    for t in (t for t in steps if t <= most * 1.02):
+        if not ticks or (float(warp(t)) - float(warp(ticks[-1]))) / end * points >= 26:
+            ticks.append(t)
+    return ticks
