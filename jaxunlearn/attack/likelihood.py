@@ -1,8 +1,8 @@
 """Gaussian likelihood attacks on scores: batchwise ratios and joint sign-vector likelihoods.
 
-Sections 5 and A of "Auditing of Unlearning Algorithms" (Sarmasarkar et al., 2026, arXiv:2607.05898), in the spirit of LiRA
-(Carlini et al., 2022, arXiv:2112.03570). Arrays in, log-likelihoods out, NumPy in float64; models stay elsewhere. Scores:
-higher = more likely still in the model.
+Sections 5 and A of "Auditing of Unlearning Algorithms" (Sarmasarkar et al., 2026, arXiv:2607.05898), in the spirit of
+LiRA (Carlini et al., 2022, arXiv:2112.03570). Arrays in, log-likelihoods out, NumPy in float64; models stay elsewhere.
+Scores: higher = more likely still in the model.
 
 The Gaussian model is a choice of the attack only: the bounds are valid for any attack that does not see the evaluation
 runs' sign vectors.
@@ -76,9 +76,9 @@ def fit_batchwise(
     """Fits the in- and out-distribution of every example's score (Algorithm 2, calibration).
 
     Means are per example. The variance is, with ddof = 0 as in the paper,
-      * "pooled" (default): one per example, from the deviations of IN and OUT runs together. The ratio is then linear in the
-        score; on simulated scores (m = 4500, 50 runs, shift of half a standard deviation) the paper's bound rises from 36 to
-        46 and the evidence bound from 88 to 107 against separate variances;
+      * "pooled" (default): one per example, from the deviations of IN and OUT runs together. The ratio is then linear
+        in the score; on simulated scores (m = 4500, 50 runs, shift of half a standard deviation) the paper's bound
+        rises from 36 to 46 and the evidence bound from 88 to 107 against separate variances;
       * "per_example": separate ones for IN and OUT, the paper's choice.
 
     Args:
@@ -103,8 +103,8 @@ def fit_batchwise(
         if (counts == 0).any():
             j, b = np.argwhere(counts == 0)[0]
             raise InputError(
-                f"Expected at least one finite {name} calibration score for every example, but batch {j}, example {b} has "
-                "none; add calibration runs or leave the example out."
+                f"Expected at least one finite {name} calibration score for every example, but batch {j}, example {b} "
+                "has none; add calibration runs or leave the example out."
             )
         sides.append((counts, mean, squares))
     (n_in, mean_in, ss_in), (n_out, mean_out, ss_out) = sides
@@ -118,7 +118,7 @@ def fit_batchwise(
 
 
 def _log_density(scores: np.ndarray, mean: np.ndarray, var: np.ndarray) -> np.ndarray:
-    """log N(scores; mean, var) without the constant."""
+    """Log N(scores; mean, var) without the constant."""
     return -0.5 * ((scores - mean) ** 2 / var + np.log(var))
 
 
@@ -147,10 +147,10 @@ def fit_joint(scores: np.ndarray, *, variance: str = "pooled", floor: float = FL
     """Fits every example's score under every sign vector (Algorithm 3, calibration).
 
     Args:
-        scores: [M', runs, m, B] calibration scores; axis 0 in the order of ``audit.design.sign_vectors``. Non-finite ones are
-            left out.
-        variance: "pooled" (default: per example, one over all sign vectors) or "per_example" (per example and sign vector,
-            the paper's choice).
+        scores: [M', runs, m, B] calibration scores; axis 0 in the order of ``audit.design.sign_vectors``. Non-finite
+            ones are left out.
+        variance: "pooled" (default: per example, one over all sign vectors) or "per_example" (per example and sign
+            vector, the paper's choice).
         floor: Smallest variance, > 0.
 
     Raises:
@@ -164,8 +164,8 @@ def fit_joint(scores: np.ndarray, *, variance: str = "pooled", floor: float = FL
     if (counts == 0).any():
         v, j, b = np.argwhere(counts == 0)[0]
         raise InputError(
-            f"Expected at least one finite calibration score for every example under every sign vector, but sign vector {v}, "
-            f"batch {j}, example {b} has none; add calibration runs or leave the example out."
+            "Expected at least one finite calibration score for every example under every sign vector, but sign "
+            f"vector {v}, batch {j}, example {b} has none; add calibration runs or leave the example out."
         )
     if variance == "per_example":
         var = squares / counts
@@ -200,4 +200,6 @@ def joint_log_likelihoods(fit: JointFit, scores: np.ndarray) -> np.ndarray:
 
 
 def _check_matches(actual: tuple[int, ...], expected: tuple[int, ...]) -> None:
-    require(actual == expected, f"Expected scores of shape [L, m, B] with (m, B) = {expected} as in the fit, got {actual}.")
+    require(
+        actual == expected, f"Expected scores of shape [L, m, B] with (m, B) = {expected} as in the fit, got {actual}."
+    )

@@ -1,4 +1,4 @@
-"""Exact tail of a sum of integer levels over random subsets of fixed size, at any size, by a tilted two-dimensional DFT.
+"""Exact tail of a sum of integer levels over random subsets of fixed size, at any size, by a tilted 2-D DFT.
 
 Draw c of m items without replacement; item j has the integer level K_j; W is the sum. With independent bits
 B_j ~ Bernoulli(sigma(theta K_j + mu)), C = sum B and W = sum B K, every subset of size c and sum w has probability
@@ -76,7 +76,7 @@ def _fit_offset(tilted: np.ndarray, counts: np.ndarray, c: int) -> float:
 
 
 def log_tail(levels: np.ndarray, w: int) -> float:
-    """log Pr[W >= w] for a uniform subset of size floor(m/2), plus at most about 1e-8 of slack.
+    """Log Pr[W >= w] for a uniform subset of size floor(m/2), plus at most about 1e-8 of slack.
 
     Args:
         levels: [m] integers, smallest 0, not all equal.
@@ -169,5 +169,6 @@ def _window(
     phi = np.exp(log_phi - 1j * phase)
     real = np.bincount(a, weights=phi.real, minlength=frequencies.size)
     imaginary = np.bincount(a, weights=phi.imag, minlength=frequencies.size)
-    # phi = E e^(i alpha (W - w) + ...): inverting needs e^(-i alpha u), irfft supplies e^(+i alpha u), hence the conjugate.
+    # phi = E e^(i alpha (W - w) + ...): inverting needs e^(-i alpha u), irfft supplies e^(+i alpha u), hence the
+    # conjugate.
     return np.fft.irfft((real - 1j * imaginary) / size_c, size_w)

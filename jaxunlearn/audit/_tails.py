@@ -1,9 +1,9 @@
 r"""What (epsilon, delta)-certified unlearning allows: the largest probability of an event, and sums of log p-values.
 
 Let R be the reference law of Definition 3.3 of the audit paper. For every sign vector s and event E,
-Pr[f in E_s | S = s] <= e^epsilon R(E_s) + delta, and the same with the two laws exchanged bounds the complement. Averaging
-over a uniform S shows that an event whose probability is alpha when f is drawn from R independently of S has probability at
-most
+Pr[f in E_s | S = s] <= e^epsilon R(E_s) + delta, and the same with the two laws exchanged bounds the complement.
+Averaging over a uniform S shows that an event whose probability is alpha when f is drawn from R independently of S has
+probability at most
 
     T(alpha) = min{1, e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta)}.
 
@@ -11,10 +11,10 @@ Both sides are compared with the one law R and never two sign vectors with each 
 delta enters as it is (the paper's Lemma 4.1 goes through a triangle inequality and loses both).
 
 A p-value p of S satisfies Pr[p <= alpha] <= T(alpha). Hence -log p is stochastically at most
-Y* = s + B a + Exp(1) with probability 1 - delta and +infinity with probability delta, where B ~ Bernoulli(1 - e^-epsilon),
-a = log(1 + e^epsilon) and s = -log(1 - delta): its density at y is e^-y (e^-epsilon + (e^epsilon - e^-epsilon) 1{y > a}),
-and shifting Exp(1) by a multiplies its density by e^a = 1 + e^epsilon. A sum of n such variables is therefore a binomial
-mixture of shifted gamma variables.
+Y* = s + B a + Exp(1) with probability 1 - delta and +infinity with probability delta, where B ~ Bernoulli(1 -
+e^-epsilon), a = log(1 + e^epsilon) and s = -log(1 - delta): its density at y is e^-y (e^-epsilon + (e^epsilon -
+e^-epsilon) 1{y > a}), and shifting Exp(1) by a multiplies its density by e^a = 1 + e^epsilon. A sum of n such variables
+is therefore a binomial mixture of shifted gamma variables.
 """
 
 import math
@@ -29,7 +29,7 @@ TOLERANCE = 1e-10
 
 
 def log_cap(log_alpha: np.ndarray | float, epsilon: float, delta: float) -> np.ndarray:
-    """log T(alpha) for events of null probability exp(log_alpha); sums of positive terms only, so nothing cancels."""
+    """Log T(alpha) for events of null probability exp(log_alpha); sums of positive terms only, so nothing cancels."""
     log_alpha = np.asarray(log_alpha, np.float64)
     log_delta = math.log(delta) if delta > 0 else -math.inf
     upper = np.logaddexp(log_alpha + epsilon, log_delta)
@@ -126,7 +126,7 @@ def lattice_pmf(log_values: np.ndarray, epsilon: float, delta: float) -> np.ndar
 
 
 def log_sum_tail(log_pmf: np.ndarray, runs: int, total: int) -> float:
-    """log Pr[sum of ``runs`` copies >= total] for an integer variable on 0..r, by an exponentially tilted FFT.
+    """Log Pr[sum of ``runs`` copies >= total] for an integer variable on 0..r, by an exponentially tilted FFT.
 
     Args:
         log_pmf: [r + 1] log masses.
@@ -195,12 +195,12 @@ def solve(log_tail: Callable[[float], float], log_zeta: float, start: float) -> 
 
 
 def log_binomial(n: int, k: int) -> float:
-    """log C(n, k)."""
+    """Log C(n, k)."""
     return float(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1))
 
 
 def log_beta_mixture(a: float, runs: int) -> float:
-    """log of the integral over kappa in (0, 1) of kappa^n e^{A (1 - kappa)}, for A = -sum log q >= 0 and n runs.
+    """Log of the integral over kappa in (0, 1) of kappa^n e^{A (1 - kappa)}, for A = -sum log q >= 0 and n runs.
 
     Each q is a p-value; kappa q^(kappa - 1) is an e-value for every kappa, and so is the mixture of their products.
     """
@@ -210,4 +210,3 @@ def log_beta_mixture(a: float, runs: int) -> float:
     terms = 60 + 12 * int(math.sqrt(n + 1))
     ratios = a / (n + 1 + np.arange(1, terms))
     return float(-math.log(n + 1) + math.log1p(np.cumprod(ratios).sum()))
-

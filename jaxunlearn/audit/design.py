@@ -1,4 +1,4 @@
-"""The combinatorics of the audit: balanced sign vectors, guesses, overlaps and how often each overlap happens by chance.
+"""The combinatorics of the audit: balanced sign vectors, guesses, and how often each overlap happens by chance.
 
 Everything follows section 4 of "Auditing of Unlearning Algorithms" (Sarmasarkar et al., 2026, arXiv:2607.05898). S_m is
 the set of sign vectors of length m with as many +1 as -1, and one more -1 if m is odd; it has C(m, floor(m/2)) members.
@@ -18,7 +18,7 @@ ENUMERATION_LIMIT = 100_000
 
 
 def log_support(m: int) -> float:
-    """log |S_m| = log C(m, floor(m/2)), in nats."""
+    """Log |S_m| = log C(m, floor(m/2)), in nats."""
     at_least(2, m=m)
     c = m // 2
     return float(gammaln(m + 1) - gammaln(c + 1) - gammaln(m - c + 1)) if m > 60 else math.log(math.comb(m, c))
@@ -38,7 +38,8 @@ def enumerable(m: int, limit: int = ENUMERATION_LIMIT) -> bool:
 @functools.lru_cache(maxsize=8)
 def _enumerate(m: int) -> np.ndarray:
     require(
-        enumerable(m), f"Expected m={m} with at most {ENUMERATION_LIMIT} balanced sign vectors; use m <= 19 to enumerate."
+        enumerable(m),
+        f"Expected m={m} with at most {ENUMERATION_LIMIT} balanced sign vectors; use m <= 19 to enumerate.",
     )
     vectors = np.full((support(m), m), -1, np.int8)
     chosen = np.fromiter(itertools.chain.from_iterable(itertools.combinations(range(m), m // 2)), np.int64)
@@ -113,13 +114,14 @@ def check_signs(signs: np.ndarray) -> np.ndarray:
     if bad.any():
         row, m = int(np.argmax(bad)), signs.shape[1]
         raise InputError(
-            f"Expected signs[{row}] to be balanced with {m // 2} entries +1 of m={m}, got {int(plus[row])}; draw it from S_m."
+            f"Expected signs[{row}] to be balanced with {m // 2} entries +1 of m={m}, got {int(plus[row])}; draw it "
+            "from S_m."
         )
     return signs.astype(np.int8)
 
 
 def check_budget(r: int, m: int) -> None:
-    """r is even with 2 <= r <= m; r = m is allowed for odd m too, where the guess is a full balanced vector."""
+    """The budget r is even with 2 <= r <= m; r = m is allowed for odd m too, where the guess is a full balanced vector."""
     at_least(2, m=m)
     if r != m:
         guess_budget(r, m)
@@ -180,13 +182,15 @@ def overlaps(guesses: np.ndarray, signs: np.ndarray) -> np.ndarray:
         InputError: The shapes differ.
     """
     guesses, signs = np.asarray(guesses), np.asarray(signs)
-    require(guesses.shape == signs.shape, f"Expected guesses of shape {signs.shape} = signs.shape, got {guesses.shape}.")
+    require(
+        guesses.shape == signs.shape, f"Expected guesses of shape {signs.shape} = signs.shape, got {guesses.shape}."
+    )
     return ((guesses * signs) > 0).sum(axis=-1)
 
 
 @functools.lru_cache(maxsize=256)
 def log_overlap_counts(m: int, r: int) -> np.ndarray:
-    """log N_u: how many of the sign vectors in S_m have overlap u with one fixed guess (Lemma 4.2), for u = 0..r.
+    """Log N_u: how many of the sign vectors in S_m have overlap u with one fixed guess (Lemma 4.2), for u = 0..r.
 
     Choose which of the r/2 positive guesses are right (a of them), which of the r/2 negative ones (b = u - a), and put
     the remaining +1 among the m - r positions without a guess. The count does not depend on which guess it is.
@@ -228,7 +232,7 @@ def log_overlap_counts(m: int, r: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=256)
 def log_overlap_tail(m: int, r: int) -> np.ndarray:
-    """log a_v, a_v = Pr[V >= v] when S is independent of the guess, for v = 0..r.
+    """Log a_v, a_v = Pr[V >= v] when S is independent of the guess, for v = 0..r.
 
     Returns:
         [r + 1] float64 in nats, nonincreasing, first entry 0 exactly, read-only.

@@ -1,9 +1,10 @@
 """The mechanism that attains every cap at once: what a bound's type-I error has to be measured against.
 
-Among all (epsilon, delta)-certified mechanisms it is the one whose p-value, rank or overlap is stochastically most extreme:
-density e^epsilon with respect to the reference on the best null fraction, e^-epsilon on the rest, and an event of
-probability delta that reveals everything. Simple threshold mechanisms are kinder and hide errors. Whoever changes a bound
-draws from here and counts how often the bound exceeds the true epsilon.
+Among all (epsilon, delta)-certified mechanisms it is the one whose p-value, rank or overlap is stochastically most
+extreme: density e^epsilon with respect to the reference on the best null fraction, e^-epsilon on the rest, and an event
+    of
+probability delta that reveals everything. Simple threshold mechanisms are kinder and hide errors. Whoever changes a
+bound draws from here and counts how often the bound exceeds the true epsilon.
 """
 
 import numpy as np
@@ -41,7 +42,7 @@ def null_levels(rng: np.random.Generator, shape: int | tuple[int, ...], *, epsil
 def draw_log_p_values(
     rng: np.random.Generator, shape: int | tuple[int, ...], *, m: int, epsilon: float, delta: float = 0.0
 ) -> np.ndarray:
-    """log p-values of the least favourable mechanism, at least -log |S_m|.
+    """Log p-values of the least favourable mechanism, at least -log |S_m|.
 
     On a large S_m this lattice is as good as continuous; for a small one use ``draw_ranks``.
     """

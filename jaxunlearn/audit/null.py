@@ -1,11 +1,11 @@
 """P-values of the true sign vector: how many balanced sign vectors fit the model's scores at least as well.
 
-With w(S, f) the log-likelihood of S under the attack's model of f, p(S, f) = Pr[w(S', f) >= w(S, f)] over a uniform S' is
-super-uniform whenever f is independent of S, whatever the attack is. It uses all of the attack's confidence and needs no
-guess budget; ``audit.bounds.evidence`` combines the p-values of several runs.
+With w(S, f) the log-likelihood of S under the attack's model of f, p(S, f) = Pr[w(S', f) >= w(S, f)] over a uniform S'
+is super-uniform whenever f is independent of S, whatever the attack is. It uses all of the attack's confidence and
+needs no guess budget; ``audit.bounds.evidence`` combines the p-values of several runs.
 
-For the batchwise attack w = sum_j S_j Lambda_j. Lambda is rounded to integer levels first, by a rule that looks at Lambda
-alone: the rounded value *is* the statistic, so its p-value is exact and no order of summation matters. Numerical
+For the batchwise attack w = sum_j S_j Lambda_j. Lambda is rounded to integer levels first, by a rule that looks at
+Lambda alone: the rounded value *is* the statistic, so its p-value is exact and no order of summation matters. Numerical
 slack is only ever added.
 """
 
@@ -22,7 +22,7 @@ LEVELS = 32
 
 
 def log_p_value(llr: np.ndarray, signs: np.ndarray, *, levels: int = LEVELS, method: str = "auto") -> float:
-    """log p of the true sign vector for the statistic sum_j S_j K_j, K the rounded log-likelihood ratios.
+    """Log p of the true sign vector for the statistic sum_j S_j K_j, K the rounded log-likelihood ratios.
 
     Args:
         llr: [m] log-likelihood ratios in nats; higher = more likely in. Non-finite entries count as 0.
@@ -96,7 +96,8 @@ def rank_of(log_likelihoods: np.ndarray, index: int) -> int:
     """The rank of one entry of a table of log-likelihoods, ties counted against it; NaN counts as -infinity.
 
     Args:
-        log_likelihoods: [support] log-likelihood of every candidate (``design.sign_vectors`` order for the joint attack).
+        log_likelihoods: [support] log-likelihood of every candidate (``design.sign_vectors`` order for the joint
+            attack).
         index: The true candidate.
 
     Returns:
@@ -109,7 +110,9 @@ def rank_of(log_likelihoods: np.ndarray, index: int) -> int:
     2
     """
     table = np.asarray(log_likelihoods, np.float64)
-    require(table.ndim == 1 and table.size >= 2, f"Expected log_likelihoods of shape [support >= 2], got {table.shape}.")
+    require(
+        table.ndim == 1 and table.size >= 2, f"Expected log_likelihoods of shape [support >= 2], got {table.shape}."
+    )
     require(0 <= index < table.size, f"Expected index={index} within 0..{table.size - 1}.")
     table = np.where(np.isnan(table), -np.inf, table)
     return int((table >= table[index]).sum())
@@ -143,9 +146,9 @@ def log_p_value_bound(llr: np.ndarray, signs: np.ndarray) -> float:
     """A cheap upper bound of log p for the unrounded statistic, by exponential tilting.
 
     Under independent bits B_j ~ Bernoulli(sigma(theta Lambda_j + mu)), a balanced vector's probability is
-    exp(theta w + mu c) / Z, so at most Z exp(-theta w - mu c) Pr[sum B = c] balanced vectors reach w, for any theta >= 0.
-    It loses about half of log m nats against the exact value and equals it for Lambda = 0. Not to be combined with the
-    exact value of the *rounded* statistic by taking the smaller: they are two statistics.
+    exp(theta w + mu c) / Z, so at most Z exp(-theta w - mu c) Pr[sum B = c] balanced vectors reach w, for any
+    theta >= 0. It loses about half of log m nats against the exact value and equals it for Lambda = 0. Not to be combined with
+    the exact value of the *rounded* statistic by taking the smaller: they are two statistics.
 
     Args:
         llr: [m] log-likelihood ratios in nats; non-finite entries count as 0.
@@ -202,7 +205,7 @@ def _shift(rounded: np.ndarray) -> np.ndarray:
 
 
 def _dynamic(rounded: np.ndarray, w: int) -> float:
-    """log p by counting the subsets of size c by their sum: additions of positive numbers only, so nothing cancels."""
+    """Log p by counting the subsets of size c by their sum: additions of positive numbers only, so nothing cancels."""
     m = rounded.size
     require(m <= 1000, f"Expected m={m} <= 1000 for method='dynamic', whose counts overflow beyond; use method='dft'.")
     c = m // 2

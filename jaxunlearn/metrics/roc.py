@@ -1,6 +1,7 @@
 """ROC metrics of membership scores, on the host.
 
-Scores: higher = more likely still in the model; a score *above* the threshold says "in". Counts are returned where an interval
+Scores: higher = more likely still in the model; a score *above* the threshold says "in". Counts are returned where an
+    interval
 is to be put on them (``audit.bounds.clopper_pearson``). NaN scores are refused: they have no place in an order.
 """
 
@@ -14,7 +15,9 @@ def _check(**scores: np.ndarray) -> list[np.ndarray]:
     for name, values in scores.items():
         array = np.asarray(values, np.float64).ravel()
         not_empty(name, array)
-        require(not np.isnan(array).any(), f"Expected {name} without NaN, got {int(np.isnan(array).sum())} of {array.size}.")
+        require(
+            not np.isnan(array).any(), f"Expected {name} without NaN, got {int(np.isnan(array).sum())} of {array.size}."
+        )
         arrays.append(array)
     return arrays
 
@@ -53,8 +56,8 @@ def roc_curve(in_scores: np.ndarray, out_scores: np.ndarray) -> tuple[np.ndarray
         out_scores: [n'] scores of non-members.
 
     Returns:
-        (fpr [k], tpr [k]), both nondecreasing in [0, 1]. Ties between the groups become a sloped segment, so the area under
-        the polygon counts them half.
+        (fpr [k], tpr [k]), both nondecreasing in [0, 1]. Ties between the groups become a sloped segment, so the area
+        under the polygon counts them half.
 
     Raises:
         InputError: An array is empty or holds NaN.

@@ -1,0 +1,227 @@
+"""The conditions under which the bounds hold, as checks that refuse.
+
+A bound's error level is a statement about the whole procedure, not about a formula: it holds if evaluation sign vectors
+are independent and uniform given everything the attack was fitted on, if what is computed was fixed beforehand, and if
+no run is dropped. Breaking any of these costs far more than rounding: looking at the fixed-L evidence bound after each
+run has a type-I error near .16 at a nominal .05, a column-balanced design .8 and more.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.special import gammaln
+
+from jaxunlearn._validate import InputError, require
+from jaxunlearn.audit import design
+
+LEAST_CHANCE = 1e-6
+
+
+def check_evaluation_signs(signs: np.ndarray) -> np.ndarray:
+    """Refuses evaluation sign vectors that were designed rather than drawn.
+
+    Four patterns are looked for: a vector twice (one trained model used for two runs), a vector and its opposite,
+    columns that are balanced over the runs, and vectors dealt without replacement. A pattern is refused only if
+    independent uniform draws show it with probability below 1e-6, so that small m, where repeats are normal, passes. No
+    check can prove independence; it has to come from the code that draws.
+
+    Args:
+        signs: [L, m] sign vectors of the evaluation runs.
+
+    Returns:
+        [L, m] int8, as ``design.check_signs``.
+
+    Raises:
+        InputError: A row is not a balanced sign vector, or a pattern was found; the message names the runs.
+    """
+    signs = design.check_signs(signs)
+    runs, m = signs.shape
+    log_size = design.log_support(m)
+    log_pairs = math.log(max(runs * (runs - 1) / 2, 1e-300))
+    if log_pairs - log_size < math.log(LEAST_CHANCE):
+        seen: dict[bytes, int] = {}
+        for row, vector in enumerate(signs):
+            for other, what in ((vector, "the same sign vector"), (-vector, "opposite sign vectors")):
+                if other.tobytes() in seen:
+                    raise InputError(
+                        f"Expected independent evaluation sign vectors, but runs {seen[other.tobytes()]} and {row} "
+                        f"have {what}; draw every evaluation run's vector independently."
+                    )
+            seen[vector.tobytes()] = row
+    if runs >= 2:
+        _refuse_balanced((signs > 0).sum(axis=0), runs, m)
+        if log_size < math.log(1e6):
+            _refuse_dealt(signs, runs, m)
+    return signs
+
+
+def _refuse_balanced(columns: np.ndarray, runs: int, m: int) -> None:
+    """Refuses column sums that differ by at most 1, unless that is likely by chance."""
+    if columns.max() - columns.min() > 1:
+        return
+    total = runs * (m // 2)
+    low, high = divmod(total, m)
+    # Counts of 0/1 matrices with given row and column sums, as a share of those with given row sums: the columns are
+    # nearly independent binomials conditioned on their total (the classical approximation).
+    log_chance = _log_choose(m, high) + (m - high) * _log_choose(runs, low) + high * _log_choose(runs, low + 1)
+    log_chance -= _log_choose(runs * m, total)
+    require(
+        log_chance >= math.log(LEAST_CHANCE),
+        f"Expected independent evaluation sign vectors, but every batch is in {low} or {low + 1} of {runs} runs, "
+        f"which has a chance of about 1e{log_chance / math.log(10):.0f}; use balanced designs for calibration only.",
+    )
+
+
+def _refuse_dealt(signs: np.ndarray, runs: int, m: int) -> None:
+    """Refuses sign vectors that each occur equally often (up to one), unless that is likely by chance."""
+    size = design.support(m)
+    occurrences = np.unique(signs, axis=0, return_counts=True)[1]
+    low, high = divmod(runs, size)
+    if occurrences.max() > low + (high > 0) or (low > 0 and (occurrences.size < size or occurrences.min() < low)):
+        return
+    log_chance = _log_choose(size, high) + gammaln(runs + 1) - runs * math.log(size)
+    log_chance -= (size - high) * gammaln(low + 1) + high * gammaln(low + 2)
+    require(
+        log_chance >= math.log(LEAST_CHANCE),
+        f"Expected independent evaluation sign vectors, but {runs} runs spread evenly over the {size} vectors, which "
+        f"has a chance of about 1e{log_chance / math.log(10):.0f}; draw with replacement.",
+    )
+
+
+def _log_choose(n: int, k: int) -> float:
+    return float(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1))
+
+
+def check_separate(
+    *,
+    calibration_ids: Sequence[Any],
+    evaluation_ids: Sequence[Any],
+    calibration_scores: np.ndarray | None = None,
+    evaluation_scores: np.ndarray | None = None,
+    calibration_signs: np.ndarray | None = None,
+    evaluation_signs: np.ndarray | None = None,
+) -> None:
+    """Refuses a calibration run that is used as an evaluation run as well.
+
+    Runs are compared by id (a key's name, not a position) and, where scores and signs are given, by content: the same
+    scores with the same sign vector, if that sign vector had a negligible chance of being drawn twice. A deterministic
+    method gives equal scores for equal sign vectors, and retraining gives equal scores whatever the signs, so equal
+    scores alone prove nothing.
+
+    Args:
+        calibration_ids: One hashable id a calibration run.
+        evaluation_ids: One hashable id an evaluation run.
+        calibration_scores: [runs, ...] scores, or None.
+        evaluation_scores: [L, ...] scores, or None.
+        calibration_signs: [runs, m] signs, or None.
+        evaluation_signs: [L, m] signs, or None.
+
+    Raises:
+        InputError: An id occurs twice or on both sides, or a run's content does.
+    """
+    for name, ids in (("calibration", calibration_ids), ("evaluation", evaluation_ids)):
+        require(
+            len(set(ids)) == len(ids),
+            f"Expected every {name} run once, but an id occurs twice; a rerun replaces a run.",
+        )
+    shared = set(calibration_ids) & set(evaluation_ids)
+    if shared:
+        raise InputError(
+            f"Expected calibration and evaluation runs to be different, but {len(shared)} serve as both, for example "
+            f"{next(iter(shared))!r}; evaluate new runs."
+        )
+    arrays = (calibration_scores, evaluation_scores, calibration_signs, evaluation_signs)
+    if any(a is None for a in arrays):
+        return
+    fits, tests, fit_signs, test_signs = (np.asarray(a) for a in arrays)
+    log_chance = math.log(max(len(fits) * len(tests), 1)) - design.log_support(test_signs.shape[-1])
+    if log_chance >= math.log(LEAST_CHANCE):
+        return
+    seen = {fits[i].tobytes() + fit_signs[i].astype(np.int8).tobytes(): i for i in range(len(fits))}
+    for row in range(len(tests)):
+        match = seen.get(tests[row].astype(fits.dtype).tobytes() + test_signs[row].astype(np.int8).tobytes())
+        if match is not None:
+            raise InputError(
+                f"Expected calibration and evaluation runs to be different, but evaluation run {row} has the scores "
+                f"and signs of calibration run {match}; evaluate new runs."
+            )
+
+
+def check_unchanged(registered: Any, requested: Any) -> None:
+    """Refuses to evaluate under another preregistration than the one that was stored before the first evaluation run.
+
+    Args:
+        registered: The stored ``headline.Preregistration``.
+        requested: The one that the present command asks for.
+
+    Raises:
+        InputError: A field differs; the message names it.
+    """
+    for field in dataclasses.fields(registered):
+        before, now = getattr(registered, field.name), getattr(requested, field.name)
+        require(
+            before == now,
+            f"Expected {field.name}={before!r} as preregistered, got {now!r}; it cannot change once evaluation has "
+            "begun: start a new run directory, with new evaluation runs.",
+        )
+
+
+def check_run_count(runs: int, registered: int) -> None:
+    """Refuses fewer or more evaluation runs than were preregistered: failed runs count as p = 1 and are never left out.
+
+    Raises:
+        InputError: The numbers differ.
+    """
+    require(
+        runs == registered,
+        f"Expected {registered} evaluation runs as preregistered, got {runs}; "
+        + (
+            "hand in failed runs too (they count as p = 1), or use the e-process to stop early."
+            if runs < registered
+            else "adding runs after looking needs the e-process."
+        ),
+    )
+
+
+def check_one_statistic(statistics: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Refuses several p-values for one run: the smallest of them is not a p-value.
+
+    Args:
+        statistics: Name -> [L] log p-values; exactly one entry.
+
+    Returns:
+        The log p-values of that entry.
+
+    Raises:
+        InputError: There is not exactly one statistic.
+    """
+    require(
+        len(statistics) == 1,
+        f"Expected one preregistered statistic, got {len(statistics)} ({', '.join(sorted(statistics))}); combine "
+        "attacks into one statistic before the p-value, never take the smaller of two p-values.",
+    )
+    return next(iter(statistics.values()))
+
+
+def fail_safe(values: np.ndarray, failed: np.ndarray | None) -> np.ndarray:
+    """Sets the rows of failed runs to 0: no evidence, hence p = 1, the last rank, and the guess of a fixed rule.
+
+    Args:
+        values: [L, ...] log-likelihood ratios or log-likelihoods.
+        failed: [L] bool, or None.
+
+    Returns:
+        float64 array of the same shape; ``values`` itself is left alone.
+
+    Raises:
+        InputError: ``failed`` does not have one entry a run.
+    """
+    values = np.array(values, np.float64)
+    if failed is not None:
+        failed = np.asarray(failed, bool)
+        require(failed.shape == values.shape[:1], f"Expected failed of shape {values.shape[:1]}, got {failed.shape}.")
+        values[failed] = 0.0
+    return values
