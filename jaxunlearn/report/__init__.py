@@ -26,8 +26,9 @@ def write_report(directories: Sequence[Path | str], *, out: Path | str | None = 
         InputError: A directory is missing, or holds no bound.json or a broken one.
     """
     from jaxunlearn.report.canvas import Drawing
-    from jaxunlearn.report.figures import method_figures, overview
+    from jaxunlearn.report.figures import method_figures
     from jaxunlearn.report.load import load_directory
+    from jaxunlearn.report.overview import overview
     from jaxunlearn.report.page import write_html
 
     not_empty("directories", directories)

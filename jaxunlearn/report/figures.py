@@ -1,20 +1,16 @@
-"""The figures: one overview of all methods, and four small panels for each.
+"""The four small panels of a method.
 
 Every panel is drawn from arrays in a run directory and says in its caption what those are. A panel whose arrays are not
 there is a ``Missing`` with the reason.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from jaxunlearn.records import BoundRecord
 from jaxunlearn.report.canvas import (
     BLUE,
-    FONT,
-    GREEN,
     INK,
     MUTED,
     ORANGE,
@@ -24,10 +20,9 @@ from jaxunlearn.report.canvas import (
     key,
     panel,
     style,
-    surface,
 )
-from jaxunlearn.report.load import Method, finite
-from jaxunlearn.report.table import at_most, certified, confidence, labels, lower, number
+from jaxunlearn.report.load import Method
+from jaxunlearn.report.table import lower, number
 
 MAX_VERTICES = 400
 
@@ -35,8 +30,8 @@ MAX_VERTICES = 400
 def standardised_scores(method: Method) -> tuple[np.ndarray, np.ndarray] | None:
     """Scores of examples that were in the run, and of those that were not, on a common scale.
 
-    Each example is centred halfway between its two means and divided by its pooled standard deviation over runs, so that
-    easy and hard examples can share an axis and the distance of the two humps is the attack's signal in standard
+    Each example is centred halfway between its two means and divided by its pooled standard deviation over runs: easy
+    and hard examples can then share an axis, and the distance of the two humps is the attack's signal in standard
     deviations. Failed runs are left out; so are examples with fewer than two runs on a side or with a constant score.
 
     Returns:
@@ -108,7 +103,7 @@ def score_densities(method: Method) -> Drawing | Missing:
         f"All {runs} calibration and evaluation runs, every candidate example; each example is centred between its two "
         "means and divided by its own standard deviation over runs. Right: more likely still in the model."
     )
-    label = f"Densities of attack scores for unlearned and for never seen examples; their means are {distance:.2f} standard deviations apart."
+    label = f"Densities of attack scores of unlearned and of never seen examples, means {distance:.2f} sd apart."
     return Drawing(name=name, title=title, caption=caption, label=label, figure=figure)
 
 
@@ -147,7 +142,8 @@ def roc_curve(method: Method) -> Drawing | Missing:
     llr, signs = method.evaluation.get("llr"), method.evaluation.get("signs")
     if llr is None or signs is None or llr.shape != signs.shape:
         reason = (
-            f"The {method.record.predictor} predictor scores whole sign vectors, so there is no ROC over single candidates."
+            f"The {method.record.predictor} predictor scores whole sign vectors, so there is no ROC over single "
+            "candidates."
             if method.record.predictor in ("joint", "pairwise")
             else "There are no log-likelihood ratios of single candidates, so there is no ROC."
         )
@@ -178,7 +174,8 @@ def roc_curve(method: Method) -> Drawing | Missing:
         ]
         key(axes, handles, [f"attack, AUC {area:.3f}", "chance"])
     caption = (
-        f"Log-likelihood ratios of {signs.size:,} candidates in {signs.shape[0]} evaluation runs. At a false positive rate "
+        f"Log-likelihood ratios of {signs.size:,} candidates in {signs.shape[0]} evaluation runs. At a false positive "
+        "rate "
         f"of {at:.0%} the attack finds {low:.1%} of the unlearned candidates."
     )
     if corner:
@@ -236,17 +233,18 @@ def budget_curve(method: Method) -> Drawing | Missing:
         axes.set_xlim(0, budgets.max() * 1.02)
         axes.set_ylim(0, top * 1.16)
         axes.locator_params(axis="y", nbins=5)
-        axes.annotate(
-            f"headline ε ≥ {lower(record.epsilon)}", (1, record.epsilon), xycoords=("axes fraction", "data"), xytext=(0, 5),
-            textcoords="offset points", ha="right", va="bottom", fontsize=11, fontweight="bold", color=BLUE, zorder=6,
-            bbox={"facecolor": PAPER, "alpha": 0.8, "linewidth": 0, "pad": 1},
-        )  # fmt: skip
+        text = f"headline ε ≥ {lower(record.epsilon)}"
+        ground = {"facecolor": PAPER, "alpha": 0.8, "linewidth": 0, "pad": 1}
+        place = {"xycoords": ("axes fraction", "data"), "xytext": (0, 5), "textcoords": "offset points"}
+        look = {"ha": "right", "va": "bottom", "fontsize": 11, "fontweight": "bold", "color": BLUE, "zorder": 6}
+        axes.annotate(text, (1, record.epsilon), bbox=ground, **place, **look)
         key(axes, handles, names)
     caption = (
         "Curves are exploratory, each point at the full ζ: picking their maximum after looking is not a valid bound. "
         "The horizontal line is the headline; dots share ζ with the other preregistered bounds."
     )
-    label = f"Bounds on epsilon for guess budgets from {budgets.min():g} to {budgets.max():g}; the headline is {lower(record.epsilon)}."
+    span = f"{budgets.min():g} to {budgets.max():g}"
+    label = f"Bounds on epsilon for guess budgets from {span}; the headline is {lower(record.epsilon)}."
     return Drawing(name=name, title=title, caption=caption, label=label, figure=figure)
 
 
@@ -314,141 +312,11 @@ def evidence_bars(method: Method) -> Drawing | Missing:
         caption += " The evidence bound is about the mean of the bars less a price for chance."
     if not fits:
         caption += f" One run can give at most log M′ = {number(limit)}, off the axis."
-    label = f"Bars of minus log p for {runs.size} evaluation runs, mean {evidence.mean():.2f}, largest {evidence.max():.2f}."
+    spread = f"mean {evidence.mean():.2f}, largest {evidence.max():.2f}"
+    label = f"Bars of minus log p for {runs.size} evaluation runs, {spread}."
     return Drawing(name=name, title=title, caption=caption, label=label, figure=figure)
 
 
 def method_figures(method: Method) -> list[Drawing | Missing]:
     """The four panels of a method, always in the same order."""
     return [score_densities(method), roc_curve(method), budget_curve(method), evidence_bars(method)]
-
-
-def overview(records: Sequence[BoundRecord], *, narrow: bool = False) -> Drawing:
-    """All methods on one axis: what is ruled out, the paper's bound, the ceiling and what theory proves.
-
-    Args:
-        records: One for each method, in the order to be shown from the top.
-        narrow: The variant for a small screen, with names above their lines.
-    """
-    from matplotlib.lines import Line2D
-
-    names, count = labels(records), len(records)
-    ceilings, papers, proofs = (
-        [finite(r.ceiling) for r in records],
-        [finite(r.paper_mean) for r in records],
-        [certified(r) for r in records],
-    )
-    most = max([1.0, *(r.epsilon for r in records), *(v for v in [*ceilings, *papers, *proofs] if v is not None)])
-    linear = most <= 12
-    warp = (lambda x: x) if linear else np.arcsinh
-    end = float(warp(most)) * 1.04
-    row = 46.0 if narrow else 34.0
-    width = 400.0 if narrow else 900.0
-    longest = max(len(n) for n in names)
-    left = 6.0 if narrow else min(max(90.0, 6.9 * longest + 14), 260.0)
-    right = 6.0 if narrow else 92.0
-    level = " or ".join(sorted({confidence(r.zeta) for r in records}))
-    with style():
-        keys = [
-            (
-                Line2D([], [], color=BLUE, linewidth=5, marker="o", markersize=9, alpha=1, markevery=[1]),
-                f"ruled out, {level}",
-            ),
-        ]
-        if any(papers):
-            keys.append(
-                (
-                    Line2D([], [], color=INK, linestyle="none", marker="|", markersize=11, markeredgewidth=2),
-                    "paper’s bound",
-                )
-            )
-        if any(v is not None for v in ceilings):
-            look = {"marker": "o", "markerfacecolor": PAPER, "markersize": 8, "markeredgewidth": 1.4}
-            keys.append((Line2D([], [], color=MUTED, linewidth=1, markevery=[1], **look), "ceiling"))
-        if any(v is not None for v in proofs):
-            keys.append(
-                (Line2D([], [], color=GREEN, linestyle="none", marker="<", markersize=9), "proven: at most this")
-            )
-        per_line = 2 if narrow else len(keys)
-        top = 8.0 + 18.0 * math.ceil(len(keys) / per_line) + (6 if narrow else 10)
-        height = top + row * count + 48
-        figure, axes = surface(width, height, left, right, 48, top)
-        axes.set_ylim(count - 0.5, -0.5)
-        axes.set_xlim(0, end)
-        axes.spines["left"].set_visible(False)
-        axes.set_yticks([])
-        ticks = _ticks(most, linear, end, warp, (width - left - right))
-        axes.set_xticks([float(warp(t)) for t in ticks], [f"{t:g}" for t in ticks])
-        axes.grid(True, axis="x")
-        axes.set_xlabel("ε in nats: the truth is the blue dot or more", labelpad=6)
-        shift = 0.2 if narrow else 0.0
-        for i, (record, name) in enumerate(zip(records, names)):
-            y = i + shift
-            value = float(warp(record.epsilon))
-            reach = ceilings[i]
-            if reach is not None:
-                axes.plot([value, float(warp(reach))], [y, y], color=MUTED, linewidth=1, alpha=0.6, zorder=2)
-                axes.plot(float(warp(reach)), y, "o", markersize=7, markerfacecolor=PAPER, markeredgecolor=MUTED, markeredgewidth=1.4, clip_on=False, zorder=3)  # fmt: skip
-            if record.epsilon > 0:
-                axes.plot([0, value], [y, y], color=BLUE, linewidth=5, solid_capstyle="butt", zorder=4)
-            if papers[i]:
-                at = float(warp(papers[i]))
-                axes.plot([at, at], [y - 0.24, y + 0.24], color=INK, linewidth=2, zorder=5)
-            if proofs[i] is not None:
-                axes.plot(float(warp(proofs[i])), y, marker="<", markersize=9, color=GREEN, zorder=5, clip_on=False)
-            hollow = {} if record.epsilon > 0 else {"markerfacecolor": PAPER, "markeredgewidth": 2}
-            axes.plot(value, y, "o", markersize=10, color=BLUE, clip_on=False, zorder=6, **hollow)
-            _row_text(axes, i, record, name, narrow, left, right, width)
-        handles, texts = zip(*keys)
-        anchor = (-left / (width - left - right), 1.0)
-        key(
-            axes,
-            list(handles),
-            list(texts),
-            ncols=per_line,
-            bbox_to_anchor=(anchor[0], 1 + 6 / (row * count)),
-            columnspacing=2.0,
-        )
-    shown = "; ".join(
-        f"{n}: at least {lower(r.epsilon)}"
-        + (f", proven at most {at_most(c)}" if c is not None else "")
-        + (f", ceiling {number(v)}" if v is not None else "")
-        for n, r, v, c in zip(names, records, ceilings, proofs)
-    )
-    scale = "The axis is linear." if linear else "The axis is linear near 0 and logarithmic beyond about 2."
-    caption = f"Each blue bar covers the ε that the audit rules out for that method, with {level} confidence. {scale}"
-    label = f"Lower bounds on epsilon by method. {shown}."
-    return Drawing(
-        name="overview", title="What each method provably leaves behind", caption=caption, label=label, figure=figure
-    )
-
-
-def _row_text(
-    axes: Any, i: int, record: BoundRecord, name: str, narrow: bool, left: float, right: float, width: float
-) -> None:
-    limit = 34 if narrow else 38
-    name = name if len(name) <= limit else name[: limit - 1] + "…"
-    value = f"ε ≥ {lower(record.epsilon)}"
-    across = axes.get_yaxis_transform()
-    inner = width - left - right
-    if narrow:
-        axes.text(0, i - 0.12, name, transform=across, ha="left", va="bottom", fontsize=FONT, color=INK)
-        axes.text(
-            1, i - 0.12, value, transform=across, ha="right", va="bottom", fontsize=FONT, fontweight="bold", color=BLUE
-        )
-    else:
-        axes.text(-left / inner, i, name, transform=across, ha="left", va="center", fontsize=13, color=INK)
-        axes.text(1 + right / inner, i, value, transform=across, ha="right", va="center", fontsize=13, fontweight="bold", color=BLUE)  # fmt: skip
-
-
-def _ticks(most: float, linear: bool, end: float, warp: Any, points: float) -> list[float]:
-    """Round values up to ``most``, none closer than about 30 points to the next."""
-    if linear:
-        step = next(s for s in (0.25, 0.5, 1, 2, 3) if most / s <= 6.5)
-        return [step * i for i in range(int(most / step) + 1)]
-    steps = [0.0, *(a * 10.0**e for e in range(0, 8) for a in (1, 2, 5))]
-    ticks: list[float] = []
-    for t in (t for t in steps if t <= most * 1.02):
-        if not ticks or (float(warp(t)) - float(warp(ticks[-1]))) / end * points >= 26:
-            ticks.append(t)
-    return ticks

@@ -1,4 +1,4 @@
-"""Reads run directories for the report; what is optional and absent is noted, what is required and broken is refused."""
+"""Reads run directories for the report: what is optional and absent is noted, what is required and broken refused."""
 
 import dataclasses
 import json
@@ -133,7 +133,7 @@ def load_directory(path: Path) -> RunDirectory:
     found = sorted(child.parent for child in path.glob("*/bound.json"))
     require(
         len(found) > 0,
-        f"Expected at least one <method>/bound.json under {path}, found none; run `jaxunlearn bound --out {path}` first.",
+        f"Expected at least one <method>/bound.json under {path}, found none; finish the audit that writes there.",
     )
     absent: list[str] = []
     manifest = _optional(read_json, path / "manifest.json", absent, {})

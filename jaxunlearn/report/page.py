@@ -9,18 +9,12 @@ from jaxunlearn._version import __version__
 from jaxunlearn.records import BoundRecord, write_bytes
 from jaxunlearn.report import words
 from jaxunlearn.report.canvas import Drawing, Missing
-from jaxunlearn.report.figures import method_figures, overview
-from jaxunlearn.report.load import Method, RunDirectory, finite, flatten, load_directory
+from jaxunlearn.report.figures import method_figures
+from jaxunlearn.report.load import RunDirectory, flatten, load_directory
+from jaxunlearn.report.overview import overview
+from jaxunlearn.report.section import maths, method_section
 from jaxunlearn.report.style import CSS
-from jaxunlearn.report.table import ABSENT, cells, clean, columns, duration, labels, lower, number, settings
-
-ACCURACIES = {
-    "retain": "data that was kept",
-    "forget": "batches that were unlearned",
-    "unseen": "candidates the run never saw",
-    "test": "test set",
-}
-STAGES = {"train": "training", "unlearn": "unlearning", "score": "scoring", "bound": "bounds"}
+from jaxunlearn.report.table import ABSENT, cells, clean, columns, labels, settings
 
 
 def write_page(directories: Sequence[Path], path: Path) -> Path:
@@ -61,7 +55,7 @@ def write_html(
     records = [m.record for m in methods]
     names = labels(records)
     title = _title(runs)
-    sections = [_method(i, m, name, panels) for i, (m, name, panels) in enumerate(zip(methods, names, figures))]
+    sections = [method_section(i, m, name, panels) for i, (m, name, panels) in enumerate(zip(methods, names, figures))]
     body = "\n".join(
         [
             _head(title, runs, records),
@@ -93,28 +87,18 @@ def _head(title: str, runs: Sequence[RunDirectory], records: Sequence[BoundRecor
     created = [clean(str(run.manifest["created"])) for run in runs if run.manifest.get("created")]
     meta = [parts[0] if len(parts) == 1 else "", f"Audited {created[0]}" if created else ""]
     return (
-        f'<header>\n<h1>{escape(title)}</h1>\n<p class="finding">{_maths(words.finding(records))}</p>\n'
-        f'<p class="lead">{_maths(words.lead(records))}</p>\n'
+        f'<header>\n<h1>{escape(title)}</h1>\n<p class="finding">{maths(words.finding(records))}</p>\n'
+        f'<p class="lead">{maths(words.lead(records))}</p>\n'
         f'<p class="meta">{escape(". ".join(m for m in meta if m))}</p>\n</header>'
     )
 
 
-def _maths(text: str) -> str:
-    """Escapes, keeps "ε ≥ 3.1" on one line, and sets "10^13" with a superscript."""
-    text = escape(text)
-    for sign in ("≥", "≤", "="):
-        text = text.replace(f" {sign} ", f"\u00a0{sign}\u00a0")
-    head, caret, tail = text.partition("10^")
-    if caret:
-        digits = tail.split(" ", 1)
-        text = f"{head}10<sup>{digits[0]}</sup> {digits[1] if len(digits) > 1 else ''}"
-    return text
-
-
 def _overview(wide: Drawing, narrow: Drawing) -> str:
     return (
-        f'<figure class="overview">\n<figcaption><strong>{escape(wide.title)}</strong>{escape(wide.caption)}</figcaption>\n'
-        f'<div class="wide">{wide.svg("overview-wide")}</div>\n<div class="narrow">{narrow.svg("overview-narrow")}</div>\n</figure>'
+        "<figure "
+        f'class="overview">\n<figcaption><strong>{escape(wide.title)}</strong>{escape(wide.caption)}</figcaption>\n'
+        f'<div class="wide">{wide.svg("overview-wide")}</div>\n<div '
+        f'class="narrow">{narrow.svg("overview-narrow")}</div>\n</figure>'
     )
 
 
@@ -146,151 +130,9 @@ def _results(records: Sequence[BoundRecord]) -> str:
 
 
 def _guide(records: Sequence[BoundRecord]) -> str:
-    level = " or ".join(sorted({words.confidence(r.zeta) for r in records}))
-    error = " or ".join(f"{100 * z:g}%" for z in sorted({r.zeta for r in records}))
-    several = len(records) > 1
-    texts = [
-        (
-            f"ε ≥ x, with confidence {level}",
-            "Unlearning is (ε, δ)-certified if there is one reference, made without the data, from which the unlearned model cannot "
-            "be told apart better than a factor e^ε in probability, up to δ. Data were put in at random, trained on and unlearned; "
-            "an attack then guessed from the model what had been in. If the true ε were below x, guesses this good would come about "
-            f"with a probability of at most ζ = {error}.",
-        ),
-        (
-            "The ceiling",
-            "A finite number of batches and runs can only prove so much, even with a perfect attack. The ceiling is the most that the "
-            "bound could have shown here. A bound at its ceiling says that the test, not the method, set the limit.",
-        ),
-        (
-            "ε ≥ 0 does not prove unlearning",
-            "It says that this attack, with these runs, proved nothing. A better attack, or more runs, can only be tried. Lower bounds "
-            "rule methods out; only a proof, the green mark, can vouch for one.",
-        ),
-        (
-            "Definitions 3.3 and 3.2",
-            "All runs may share initial weights and shuffling order, known to the auditor: Definition 3.3 in the audit paper. If "
-            "they are drawn afresh in each run and hidden from the attack, Definition 3.2 is audited, the usual one. A guarantee published for 3.2 is "
-            "contradicted by a bound for 3.3 only if it is conditional on initial weights and order.",
-        ),
-        (
-            "One headline, several bounds",
-            "The headline is the largest of the preregistered bounds; they share ζ, so this choice is paid for. Reference bounds are the audit "
-            "paper’s own. Exploratory ones were chosen after looking and guarantee nothing.",
-        ),
-    ]
-    if several:
-        texts.append(
-            (
-                "Each method by itself",
-                f"The confidence of {level} is for one method at a time, not for all {len(records)} at once: to claim all together, "
-                f"divide ζ by {len(records)}.",
-            )
-        )
-    blocks = "".join(f"<div><h3>{_maths(h)}</h3><p>{_power(t)}</p></div>" for h, t in texts)
-    return f'<section aria-labelledby="guide"><h2 id="guide">How to read this</h2>\n<div class="guide">{blocks}</div></section>'
-
-
-def _power(text: str) -> str:
-    return escape(text).replace("e^ε", "e<sup>ε</sup>")
-
-
-def _method(index: int, method: Method, name: str, panels: Sequence[Drawing | Missing]) -> str:
-    record = method.record
-    remarks = words.remarks(record)
-    drawn = "\n".join(_panel(p, f"m{index}-{p.name}") for p in panels)
-    notes = [*record.notes, *method.absent]
-    return "\n".join(
-        [
-            f'<section class="method" aria-labelledby="method-{index}">',
-            f'<header><h3 id="method-{index}">{escape(name)}</h3><span class="value">ε ≥ {lower(record.epsilon)}</span></header>',
-            f'<p class="small">{escape(_design(record))}</p>',
-            f"<p>{_maths(words.verdict(record))}</p>",
-            *(f'<p class="warn">{_maths(clean(text))}</p>' for text in remarks),
-            f'<div class="panels">{drawn}</div>',
-            '<div class="columns">',
-            _bounds(record),
-            _measures(record),
-            "</div>",
-            f'<h4>Notes</h4><ul class="notes">{"".join(f"<li>{escape(clean(n))}</li>" for n in notes)}</ul>'
-            if notes
-            else "",
-            "</section>",
-        ]
-    )
-
-
-def _design(record: BoundRecord) -> str:
-    plural = "s" if record.batch_size != 1 else ""
-    parts = [
-        f"Given by {clean(record.statistic)}",
-        f"{record.calibration_runs} calibration and {record.evaluation_runs} evaluation runs",
-        f"{record.m} candidate batches of {record.batch_size} example{plural}",
-        f"{clean(record.predictor)} predictor",
-        f"Definition {clean(str(record.definition))}",
-        f"δ = {record.delta:g}",
-        f"ζ = {record.zeta:g}",
-    ]
-    return " · ".join(parts)
-
-
-def _panel(panel: Drawing | Missing, prefix: str) -> str:
-    if isinstance(panel, Missing):
-        return f'<figure class="missing"><figcaption><strong>{escape(panel.title)}</strong></figcaption><p>{escape(panel.reason)}</p></figure>'
-    caption = f"<figcaption><strong>{escape(panel.title)}</strong>{escape(panel.caption)}</figcaption>"
-    return f"<figure>{caption}\n{panel.svg(prefix)}</figure>"
-
-
-def _bounds(record: BoundRecord) -> str:
-    if not record.bounds:
-        return "<div><h4>Bounds</h4><p class='small'>Only the headline was recorded.</p></div>"
-    rows = []
-    for bound in record.bounds:
-        epsilon, ceiling = finite(bound.epsilon), finite(bound.ceiling)
-        label = escape(clean(bound.label.replace("_", " ")))
-        if bound.name in words.BOUNDS:
-            label = f'<abbr title="{escape(words.BOUNDS[bound.name])}">{label}</abbr>'
-        status = escape(clean(bound.status))
-        meaning = escape(words.STATUS.get(bound.status, ""))
-        css = " key" if bound.label == record.statistic and bound.status == "preregistered" else ""
-        rows.append(
-            f'<tr><th scope="row" class="text">{label}</th>'
-            f'<td class="num{css}">{ABSENT if epsilon is None else "≥ " + lower(epsilon)}</td>'
-            f"<td>{ABSENT if ceiling is None else number(ceiling)}</td><td>{bound.zeta:.3g}</td>"
-            f'<td class="text"><span class="status {status}" title="{meaning}">{status}</span></td></tr>'
-        )
-    heads = '<th scope="col" class="text">bound</th>' + "".join(
-        f'<th scope="col">{h}</th>' for h in ("ε", "ceiling", "ζ")
-    )
-    return (
-        '<div><h4>Bounds</h4><div class="scroll" role="region" aria-label="Bounds" tabindex="0"><table><thead><tr>'
-        f'{heads}<th scope="col" class="text">status</th></tr></thead><tbody>{"".join(rows)}</tbody></table></div></div>'
-    )
-
-
-def _measures(record: BoundRecord) -> str:
-    rows = []
-    for name in [*ACCURACIES, *(k for k in record.accuracy if k not in ACCURACIES)]:
-        entry = record.accuracy.get(name) or {}
-        mean, sd = finite(entry.get("mean")), finite(entry.get("sd"))
-        if mean is not None:
-            spread = "" if sd is None else f"± {100 * sd:.1f}"
-            rows.append(
-                f'<tr><th scope="row" class="text">{escape(clean(name))}</th><td>{100 * mean:.1f}</td><td>{spread}</td>'
-                f'<td class="text small">{ACCURACIES.get(name, "")}</td></tr>'
-            )
-    parts = ["<div><h4>Accuracy</h4>"]
-    if rows:
-        parts.append(
-            '<table><thead><tr><th scope="col" class="text">on</th><th scope="col">mean, %</th><th scope="col">sd over runs</th>'
-            f'<th scope="col" class="text">what</th></tr></thead><tbody>{"".join(rows)}</tbody></table>'
-        )
-    else:
-        parts.append('<p class="small">No accuracies were recorded.</p>')
-    stages = [(STAGES.get(k, clean(k)), finite(v)) for k, v in record.seconds.items()]
-    times = ", ".join(f"{name} {duration(v)} s" for name, v in stages if v is not None)
-    parts.append(f'<p class="small">Time, all runs together: {escape(times)}.</p></div>' if times else "</div>")
-    return "".join(parts)
+    blocks = "".join(f"<div><h3>{maths(h)}</h3><p>{maths(t)}</p></div>" for h, t in words.guide(records))
+    head = '<section aria-labelledby="guide"><h2 id="guide">How to read this</h2>'
+    return f'{head}\n<div class="guide">{blocks}</div></section>'
 
 
 def _provenance(runs: Sequence[RunDirectory]) -> str:

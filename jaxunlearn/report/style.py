@@ -39,11 +39,14 @@ svg.figure text { font-family: var(--sans); font-variant-numeric: tabular-nums; 
 .overview { margin: 2rem 0 0; }
 .overview figcaption { margin-bottom: 0.75rem; }
 .narrow { display: none; }
-@media (max-width: 640px) { .wide { display: none; } .narrow { display: block; max-width: 26rem; } main { padding-top: 1.5rem; } }
-.panels { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 2rem 2.5rem; margin: 1.5rem 0; }
+@media (max-width: 640px) { .wide { display: none; } .narrow { display: block; max-width: 26rem; }
+  main { padding-top: 1.5rem; } }
+.panels { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 2rem 2.5rem;
+  margin: 1.5rem 0; }
 .panels figure { display: flex; flex-direction: column; justify-content: space-between; gap: 0.6rem; max-width: 29rem; }
 .panels .missing { justify-content: flex-start; }
-.missing p { font-size: 0.9rem; color: var(--muted); border: 1px dashed var(--rule); border-radius: 6px; padding: 0.9rem 1rem;
+.missing p { font-size: 0.9rem; color: var(--muted); border: 1px dashed var(--rule); border-radius: 6px;
+  padding: 0.9rem 1rem;
   margin: 0; }
 .scroll { overflow-x: auto; margin: 1rem 0 0.5rem; }
 table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
@@ -65,16 +68,19 @@ abbr[title] { text-decoration: underline dotted var(--muted) 1px; text-underline
 .guide h3 { font-size: 1rem; margin-top: 1.1rem; letter-spacing: 0; }
 .guide p { margin: 0.25rem 0; font-size: 0.94rem; }
 .method { border-top: 1px solid var(--rule); padding-top: 1.5rem; margin-top: 2.5rem; }
-.method header { display: flex; flex-wrap: wrap; align-items: baseline; justify-content: space-between; gap: 0.25rem 1.5rem; }
+.method header { display: flex; flex-wrap: wrap; align-items: baseline; justify-content: space-between;
+  gap: 0.25rem 1.5rem; }
 .method h3 { overflow-wrap: anywhere; }
-.value { font-size: 1.7rem; font-weight: 650; letter-spacing: -0.01em; color: var(--blue); font-variant-numeric: tabular-nums;
+.value { font-size: 1.7rem; font-weight: 650; letter-spacing: -0.01em; color: var(--blue);
+  font-variant-numeric: tabular-nums;
   white-space: nowrap; }
 .notes { padding-left: 1.1rem; }
 .notes li { margin: 0.2rem 0; }
 .warn { border-left: 3px solid var(--orange); padding-left: 0.8rem; }
 .status { font-size: 0.8rem; color: var(--muted); }
 .status.preregistered { color: var(--ink); }
-.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); gap: 0 3rem; align-items: start; }
+.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); gap: 0 3rem;
+  align-items: start; }
 details { margin: 0.75rem 0; }
 summary { cursor: pointer; font-weight: 500; }
 dl.pairs { display: grid; grid-template-columns: minmax(8rem, max-content) minmax(0, 1fr); gap: 0.15rem 1.25rem;
@@ -84,5 +90,6 @@ dl.pairs dd { margin: 0; overflow-wrap: anywhere; }
 sup { line-height: 0; font-size: 0.72em; }
 code { font: 0.92em var(--mono); overflow-wrap: anywhere; }
 @media (max-width: 640px) { dl.pairs { grid-template-columns: 1fr; } dl.pairs dd { margin-bottom: 0.4rem; } }
-@media print { main { max-width: none; padding: 0; } .panels figure, tr { break-inside: avoid; } details > * { display: block; } }
+@media print { main { max-width: none; padding: 0; } .panels figure, tr { break-inside: avoid; }
+  details > * { display: block; } }
 """

@@ -220,9 +220,8 @@ def legend(records: Sequence[BoundRecord]) -> list[str]:
     for name, record in zip(labels(records), records):
         if record.failed_runs:
             count = len(record.failed_runs)
-            lines.append(
-                f"{name}: {count} evaluation run{'s' if count > 1 else ''} failed and count{'' if count > 1 else 's'} as p = 1."
-            )
+            verb = "runs failed and count" if count > 1 else "run failed and counts"
+            lines.append(f"{name}: {count} evaluation {verb} as p = 1.")
     return [line for line in lines if line]
 
 

@@ -8,7 +8,8 @@ from jaxunlearn.report.load import finite
 from jaxunlearn.report.table import at_most, certified, confidence, labels, lower, number
 
 BOUNDS = {
-    "evidence": "p-value of the true sign vector under the attack, combined over runs; every batch counts, nothing is tuned",
+    "evidence": "p-value of the true sign vector under the attack, combined over runs; every batch counts, nothing is "
+    "tuned",
     "lattice": "the same, calibrated exactly on the few sign vectors that are possible",
     "overlap": "correct guesses on the r most confident batches, summed over runs",
     "count": "number of runs whose p-value falls below a level fixed beforehand",
@@ -60,10 +61,11 @@ def finding(records: Sequence[BoundRecord]) -> str:
     epsilon, worst = leaky[0]
     if total == 1:
         return f"{worst} leaves a provable trace of the data it unlearned: ε ≥ {lower(epsilon)}."
-    which = f"All {total} methods leave" if len(leaky) == total else f"{len(leaky)} of {total} methods leave"
+    value = f"ε ≥ {lower(epsilon)}"
     if len(leaky) == 1:
-        return f"1 of {total} methods leaves a provable trace of the data it unlearned: {worst}, with ε ≥ {lower(epsilon)}."
-    return f"{which} provable traces of the data they unlearned; the largest is left by {worst}, with ε ≥ {lower(epsilon)}."
+        return f"1 of {total} methods leaves a provable trace of the data it unlearned: {worst}, with {value}."
+    which = f"All {total}" if len(leaky) == total else f"{len(leaky)} of {total}"
+    return f"{which} methods leave provable traces of the data they unlearned; {worst} leaves the largest, {value}."
 
 
 def lead(records: Sequence[BoundRecord]) -> str:
@@ -73,8 +75,7 @@ def lead(records: Sequence[BoundRecord]) -> str:
     text = f"A larger ε means that unlearning hides less. Every lower bound holds with {level} confidence{each}."
     silent = [n for r, n in zip(records, labels(records)) if r.epsilon <= 0]
     if silent:
-        verb = "is" if len(silent) == 1 else "are"
-        text += f" No trace {verb if len(silent) == 1 else 'is'} proved for {join(silent)}; this does not prove that the data is gone."
+        text += f" No trace is proved for {join(silent)}; this does not prove that the data is gone."
     return text
 
 
@@ -83,13 +84,16 @@ def verdict(record: BoundRecord) -> str:
     level, delta = confidence(record.zeta), f" and δ = {record.delta:g}" if record.delta else ""
     if record.epsilon <= 0:
         return (
-            "The attack found nothing that this design can prove: ε ≥ 0. That is no proof of unlearning; a stronger attack, "
+            "The attack found nothing that this design can prove: ε ≥ 0. That is no proof of unlearning; a stronger "
+            "attack, "
             "more runs or more batches might find a trace."
         )
     beyond = f", beyond what δ = {record.delta:g} allows" if record.delta else ""
     return (
-        f"With {level} confidence, no ε below {lower(record.epsilon)}{delta} is true of this method as it was run: whatever the "
-        f"reference without the data, for some choice of unlearned batches some outcome is at least {factor(record.epsilon)} times "
+        f"With {level} confidence, no ε below {lower(record.epsilon)}{delta} is true of this method as it was run: "
+        "whatever the "
+        "reference without the data, for some choice of unlearned batches some outcome is at least "
+        f"{factor(record.epsilon)} times "
         f"as likely, or as unlikely, as under the reference{beyond}."
     )
 
@@ -100,14 +104,15 @@ def remarks(record: BoundRecord) -> list[str]:
     ceiling = finite(record.ceiling)
     if ceiling and record.epsilon >= 0.97 * ceiling:
         out.append(
-            f"The bound is at its ceiling of {number(ceiling)}: the attack is nearly perfect, and only more runs or batches "
+            f"The bound is at its ceiling of {number(ceiling)}: the attack is nearly perfect, and only more runs or "
+            "batches "
             "could show more."
         )
     if record.failed_runs:
-        listed = join([str(i) for i in record.failed_runs])
+        several, listed = len(record.failed_runs) > 1, join([str(i) for i in record.failed_runs])
         out.append(
-            f"Evaluation run{'s' if len(record.failed_runs) > 1 else ''} {listed} failed, also when run again with the same key, "
-            "and count as p = 1: they are neither dropped nor replaced."
+            f"Evaluation run{'s' * several} {listed} failed, also when run again with the same key, and "
+            f"{'count' if several else 'counts'} as p = 1, neither dropped nor replaced."
         )
     proven = certified(record)
     if proven is not None:
@@ -125,12 +130,63 @@ def _certificate(record: BoundRecord, proven: float) -> str:
         + f" for it{source}."
     )
     if delta is not None and delta > record.delta:
-        return f"{text} That is a weaker claim than the δ = {record.delta:g} audited here, so the two numbers cannot contradict."
+        weaker = f"That is a weaker claim than the δ = {record.delta:g} audited here"
+        return f"{text} {weaker}, so the two numbers cannot contradict each other."
     if record.epsilon <= proven:
         return f"{text} The audit’s lower bound does not contradict it."
     if str(record.definition) == "3.3":
         return (
-            f"{text} The lower bound is larger. It speaks of runs with known initial weights and order (Definition 3.3), so it "
+            f"{text} The lower bound is larger. It speaks of runs with known initial weights and order (Definition "
+            "3.3), so it "
             "contradicts the proven guarantee only if that guarantee is conditional on them."
         )
-    return f"{text} The lower bound is larger: with {confidence(record.zeta)} confidence the two contradict; check the implementation."
+    level = confidence(record.zeta)
+    return f"{text} The lower bound is larger: with {level} confidence the two contradict; check the implementation."
+
+
+def guide(records: Sequence[BoundRecord]) -> list[tuple[str, str]]:
+    """How to read the report: (heading, paragraph) pairs."""
+    level = " or ".join(sorted({confidence(r.zeta) for r in records}))
+    error = " or ".join(f"{100 * z:g}%" for z in sorted({r.zeta for r in records}))
+    texts = [
+        (
+            f"ε ≥ x, with confidence {level}",
+            "Unlearning is (ε, δ)-certified if there is one reference, made without the data, from which the unlearned "
+            "model cannot be told apart better than by a factor e^ε in probability, up to δ. Here data were put in at "
+            "random, trained on and unlearned; an attack then guessed from the model what had been in. Were the true ε "
+            f"below x, guesses this good would come about with a probability of at most ζ = {error}.",
+        ),
+        (
+            "The ceiling",
+            "A finite number of batches and runs can prove only so much, even with a perfect attack. The ceiling is "
+            "the most that the bound could have shown here. A bound at its ceiling says that the test, not the method, set "
+            "the limit.",
+        ),
+        (
+            "ε ≥ 0 does not prove unlearning",
+            "It says that this attack, with these runs, proved nothing; a better attack or more runs might. Lower "
+            "bounds can rule a method out. Only a proof, marked green where there is one, can vouch for it.",
+        ),
+        (
+            "Definitions 3.3 and 3.2",
+            "When all runs share initial weights and shuffling order, known to the auditor, the audit is of Definition "
+            "3.3 of the audit paper. When both are drawn afresh in every run and hidden from the attack, it is of "
+            "Definition 3.2 as well. A bound for 3.3 contradicts a published guarantee only if that guarantee is "
+            "conditional on the initial weights and the order.",
+        ),
+        (
+            "One headline, several bounds",
+            "The headline is the largest of the preregistered bounds; they share ζ, so the choice among them is paid "
+            "for. Reference bounds are the audit paper’s own, from the same runs. Exploratory bounds were chosen after "
+            "looking and guarantee nothing.",
+        ),
+    ]
+    if len(records) > 1:
+        texts.append(
+            (
+                "Each method by itself",
+                f"The confidence of {level} is for one method at a time, not for all {len(records)} at once: whoever "
+                f"wants to claim all of them together divides ζ by {len(records)}.",
+            )
+        )
+    return texts

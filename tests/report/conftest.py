@@ -171,7 +171,7 @@ def make_records():
 
 
 def write_six(path):
-    """Six methods; "npo" has failed runs, "retrain" epsilon 0, "noisy finetune" a certificate, "rewind <b>&" hostile text."""
+    """Six methods: one with failed runs, one with epsilon 0, one with a certificate, one with hostile text."""
     write_json(path / "manifest.json", MANIFEST)
     for i, (name, record) in enumerate(make_records().items()):
         write_method(path / f"method-{i}", record, STRENGTHS[name])
@@ -185,9 +185,19 @@ def write_joint(path):
         BoundEntry(name="paper_mean", epsilon=0.8, ceiling=1.998, zeta=0.05, status="reference", r=6),
     ]
     record = make_record(
-        "joint, six batches", 0.06, m=6, predictor="joint", by_r={}, bounds=bounds, epsilon=1.71, ceiling=2.696, paper_mean=0.8,
-        paper_median=0.7, statistic="lattice", title="speech",
-    )  # fmt: skip
+        "joint, six batches",
+        0.06,
+        m=6,
+        predictor="joint",
+        by_r={},
+        bounds=bounds,
+        epsilon=1.71,
+        ceiling=2.696,
+        paper_mean=0.8,
+        paper_median=0.7,
+        statistic="lattice",
+        title="speech",
+    )
     write_method(path / "joint", record, 1.0, batch=8)
     write_json(path / "manifest.json", {"title": "Joint", "config": {}})
     return path

@@ -13,8 +13,9 @@ from jaxunlearn._validate import InputError
 from jaxunlearn.records import write_json
 from jaxunlearn.report import write_report
 from jaxunlearn.report.canvas import VARIABLES, Drawing, Missing
-from jaxunlearn.report.figures import density, log_count, method_figures, overview, roc, standardised_scores
+from jaxunlearn.report.figures import density, log_count, method_figures, roc, standardised_scores
 from jaxunlearn.report.load import load_directory
+from jaxunlearn.report.overview import overview
 from jaxunlearn.report.page import write_page
 
 VOID = {"meta", "br", "link", "img", "hr", "input"}
@@ -204,7 +205,7 @@ def test_a_broken_bound_is_one_line_with_path_and_fix(minimal, damage):
 def test_missing_directories_are_refused(tmp_path):
     with pytest.raises(InputError, match="nowhere, found none; give the --out"):
         write_report([tmp_path / "nowhere"])
-    with pytest.raises(InputError, match="bound.json under .*; run"):
+    with pytest.raises(InputError, match="bound.json under .*; finish"):
         write_report([tmp_path])
     with pytest.raises(InputError, match="directories"):
         write_report([])

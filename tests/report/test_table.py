@@ -45,7 +45,8 @@ def test_columns_line_up(records):
 
 def test_fits_the_terminal_even_with_long_names_and_large_values(records):
     name = "a method with a very long name that goes on and on for ever"
-    long = dataclasses.replace(records[0], method=name, statistic="overlap (r = 3000)", epsilon=12345.678, ceiling=99999.9, seconds={"unlearn": 1e6})  # fmt: skip
+    changes = {"statistic": "overlap (r = 3000)", "epsilon": 12345.678, "ceiling": 99999.9, "seconds": {"unlearn": 1e6}}
+    long = dataclasses.replace(records[0], method=name, **changes)
     text = render([long, *records])
     assert max(map(len, text.splitlines())) <= WIDTH
     assert "≥ 12345.6" in text
