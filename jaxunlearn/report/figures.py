@@ -100,7 +100,7 @@ def score_densities(method: Method) -> Drawing | Missing:
         key(axes, handles, ["never seen", "trained on, then unlearned"])
     runs = int((~method.scores.failed).sum())
     caption = (
-        f"All {runs} calibration and evaluation runs, every candidate example; each example is centred between its two "
+        f"{runs} calibration and evaluation runs, every candidate example; each example is centred between its two "
         "means and divided by its own standard deviation over runs. Right: more likely still in the model."
     )
     label = f"Densities of attack scores of unlearned and of never seen examples, means {distance:.2f} sd apart."
@@ -150,6 +150,9 @@ def roc_curve(method: Method) -> Drawing | Missing:
         return Missing(name=name, title=title, reason=reason)
     if len(np.unique(signs)) < 2:
         return Missing(name=name, title=title, reason="All candidates have the same sign, so there is no ROC.")
+    if np.ptp(np.where(np.isfinite(llr), llr, 0.0)) == 0:
+        reason = "All log-likelihood ratios are equal: the attack tells no candidate from another, AUC 0.5."
+        return Missing(name=name, title=title, reason=reason)
     false, true, area = roc(llr, signs)
     negatives = int((signs != 1).sum())
     at = 0.01 if negatives >= 200 else 0.1
@@ -212,9 +215,12 @@ def budget_curve(method: Method) -> Drawing | Missing:
         for field, label in (("overlap", "overlap bound"), ("paper_mean", "paper’s bound"))
         if len(record.by_r.get(field, [])) == budgets.size > 0
     }
+    curves = {label: values for label, values in curves.items() if np.isfinite(values).any()}
     if not curves:
         reason = "No bounds over a grid of guess budgets r were recorded, so the curve is not drawn."
         return Missing(name=name, title=title, reason=reason)
+    if record.epsilon <= 0 and all(np.nanmax(values) <= 0 for values in curves.values()):
+        return Missing(name=name, title=title, reason="The bound is 0 at every guess budget r.")
     with style():
         figure, axes = panel("guess budget r (guesses per run)", "ε, lower bound (nats)")
         handles, names = [], []
@@ -265,6 +271,9 @@ def evidence_bars(method: Method) -> Drawing | Missing:
     if log_p.size == 0:
         return Missing(name=name, title=title, reason="No p-values of single runs were recorded, so there are no bars.")
     evidence = np.where(np.isfinite(log_p), np.maximum(-log_p, 0), 0.0)
+    if evidence.max() == 0:
+        reason = f"All {evidence.size} evaluation runs have p = 1: the true sign vector stands out in none."
+        return Missing(name=name, title=title, reason=reason)
     limit = log_count(int(record.m))
     runs = np.arange(evidence.size)
     with style():

@@ -58,7 +58,7 @@ def overview(records: Sequence[BoundRecord], *, narrow: bool = False) -> Drawing
         ticks = round_values(most, warp, 26 * warp(most) * 1.04 / inner) if not linear else even_values(most)
         axes.set_xticks([warp(t) for t in ticks], [f"{t:g}" for t in ticks])
         axes.grid(True, axis="x")
-        axes.set_xlabel("ε in nats: the truth is the blue dot or more", labelpad=6)
+        axes.set_xlabel("ε in nats; the true value is at the blue dot or beyond", labelpad=6)
         rows = [i + (0.2 if narrow else 0.0) for i in range(len(names))]
         keys = _marks(axes, warp, rows, values, ceilings, papers, proofs, level)
         _text(axes, names, values, narrow, -left / inner, 1 + right / inner)

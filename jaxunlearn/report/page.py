@@ -155,9 +155,13 @@ def _provenance(runs: Sequence[RunDirectory]) -> str:
         versions = manifest.get("versions")
         if isinstance(versions, dict):
             facts.append(("versions", ", ".join(f"{k} {v}" for k, v in versions.items())))
-        facts.append(("files", f"manifest.json, signs.npz, {', '.join(m.directory.name for m in run.methods)}"))
-        facts.append(("in each method", "bound.json, scores.npz, evaluation.npz, figures/"))
-        blocks.append(f"<h3>{escape(name)}</h3>{_pairs([(k, clean(str(v))) for k, v in facts])}")
+        facts.append(("files", ", ".join(f for f in ("manifest.json", "signs.npz") if (run.path / f).exists())))
+        kept: dict[str, list[str]] = {}
+        for method in run.methods:
+            found = [f for f in ("bound.json", "scores.npz", "evaluation.npz") if (method.directory / f).exists()]
+            kept.setdefault(", ".join(found), []).append(f"{method.directory.name}/")
+        facts += [(files, "in " + ", ".join(places)) for files, places in kept.items()]
+        blocks.append(f"<h3>{escape(name)}</h3>{_pairs([(k, clean(str(v))) for k, v in facts if v])}")
         for key, heading in (("preregistration", "Preregistration"), ("config", "Configuration")):
             if manifest.get(key):
                 blocks.append(f"<details><summary>{heading}</summary>{_pairs(flatten(manifest[key]))}</details>")

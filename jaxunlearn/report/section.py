@@ -8,7 +8,7 @@ from jaxunlearn.records import BoundRecord
 from jaxunlearn.report import words
 from jaxunlearn.report.canvas import Drawing, Missing
 from jaxunlearn.report.load import Method, finite
-from jaxunlearn.report.table import ABSENT, clean, duration, lower, number
+from jaxunlearn.report.table import ABSENT, accuracy, clean, duration, lower, number
 
 ACCURACIES = {
     "retain": "data that was kept",
@@ -41,8 +41,8 @@ def method_section(index: int, method: Method, name: str, panels: Sequence[Drawi
         panels: Its figures.
     """
     record = method.record
-    remarks = words.remarks(record)
-    drawn = "\n".join(_panel(p, f"m{index}-{p.name}") for p in panels)
+    drawn = "\n".join(_panel(p, f"m{index}-{p.name}") for p in panels if isinstance(p, Drawing))
+    missing = "".join(f"<li>{escape(p.title)}: {escape(p.reason)}</li>" for p in panels if isinstance(p, Missing))
     notes = [*record.notes, *method.absent]
     return "\n".join(
         [
@@ -51,8 +51,9 @@ def method_section(index: int, method: Method, name: str, panels: Sequence[Drawi
             f"{lower(record.epsilon)}</span></header>",
             f'<p class="small">{escape(_design(record))}</p>',
             f"<p>{maths(words.verdict(record))}</p>",
-            *(f'<p class="warn">{maths(clean(text))}</p>' for text in remarks),
-            f'<div class="panels">{drawn}</div>',
+            *(f'<p class="{kind}">{maths(clean(text))}</p>' for kind, text in words.remarks(record)),
+            f'<div class="panels">{drawn}</div>' if drawn else "",
+            f'<h4>Not drawn</h4><ul class="notes small">{missing}</ul>' if missing else "",
             '<div class="columns">',
             _bounds(record),
             _measures(record),
@@ -79,10 +80,7 @@ def _design(record: BoundRecord) -> str:
     return " · ".join(parts)
 
 
-def _panel(panel: Drawing | Missing, prefix: str) -> str:
-    if isinstance(panel, Missing):
-        caption = f"<figcaption><strong>{escape(panel.title)}</strong></figcaption>"
-        return f'<figure class="missing">{caption}<p>{escape(panel.reason)}</p></figure>'
+def _panel(panel: Drawing, prefix: str) -> str:
     caption = f"<figcaption><strong>{escape(panel.title)}</strong>{escape(panel.caption)}</figcaption>"
     return f"<figure>{caption}\n{panel.svg(prefix)}</figure>"
 
@@ -118,8 +116,7 @@ def _bounds(record: BoundRecord) -> str:
 def _measures(record: BoundRecord) -> str:
     rows = []
     for name in [*ACCURACIES, *(k for k in record.accuracy if k not in ACCURACIES)]:
-        entry = record.accuracy.get(name) or {}
-        mean, sd = finite(entry.get("mean")), finite(entry.get("sd"))
+        mean, sd = accuracy(record, name)
         if mean is not None:
             spread = "" if sd is None else f"± {100 * sd:.1f}"
             rows.append(
@@ -129,9 +126,9 @@ def _measures(record: BoundRecord) -> str:
     parts = ["<div><h4>Accuracy</h4>"]
     if rows:
         parts.append(
-            '<table><thead><tr><th scope="col" class="text">on</th><th scope="col">mean, %</th><th scope="col">sd '
-            "over runs</th>"
-            f'<th scope="col" class="text">what</th></tr></thead><tbody>{"".join(rows)}</tbody></table>'
+            '<div class="scroll" role="region" aria-label="Accuracy" tabindex="0"><table><thead><tr>'
+            '<th scope="col" class="text">on</th><th scope="col">mean, %</th><th scope="col">sd over runs</th>'
+            f'<th scope="col" class="text">what</th></tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
         )
     else:
         parts.append('<p class="small">No accuracies were recorded.</p>')

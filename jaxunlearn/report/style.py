@@ -44,11 +44,9 @@ svg.figure text { font-family: var(--sans); font-variant-numeric: tabular-nums; 
 .panels { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 2rem 2.5rem;
   margin: 1.5rem 0; }
 .panels figure { display: flex; flex-direction: column; justify-content: space-between; gap: 0.6rem; max-width: 29rem; }
-.panels .missing { justify-content: flex-start; }
-.missing p { font-size: 0.9rem; color: var(--muted); border: 1px dashed var(--rule); border-radius: 6px;
-  padding: 0.9rem 1rem;
-  margin: 0; }
-.scroll { overflow-x: auto; margin: 1rem 0 0.5rem; }
+.scroll { overflow-x: auto; margin: 0.75rem 0 0.5rem;
+  background: linear-gradient(to left, var(--paper) 40%, transparent) right / 3rem 100% no-repeat local,
+    linear-gradient(to left, var(--rule), transparent) right / 0.8rem 100% no-repeat scroll; }
 table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
 .results { width: 100%; }
 th, td { padding: 0.42rem 0.6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--rule); }
@@ -76,11 +74,15 @@ abbr[title] { text-decoration: underline dotted var(--muted) 1px; text-underline
   white-space: nowrap; }
 .notes { padding-left: 1.1rem; }
 .notes li { margin: 0.2rem 0; }
-.warn { border-left: 3px solid var(--orange); padding-left: 0.8rem; }
+.warn, .proof, .note { border-left: 3px solid var(--orange); padding-left: 0.8rem; }
+.proof { border-color: var(--green); }
+.note { border-color: var(--rule); }
 .status { font-size: 0.8rem; color: var(--muted); }
 .status.preregistered { color: var(--ink); }
-.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); gap: 0 3rem;
-  align-items: start; }
+.columns { display: grid; gap: 0 2.5rem; align-items: start; }
+.columns > div { min-width: 0; }
+.columns td.small { white-space: normal; }
+@media (min-width: 60rem) { .columns { grid-template-columns: minmax(0, 1.35fr) minmax(0, 1fr); } }
 details { margin: 0.75rem 0; }
 summary { cursor: pointer; font-weight: 500; }
 dl.pairs { display: grid; grid-template-columns: minmax(8rem, max-content) minmax(0, 1fr); gap: 0.15rem 1.25rem;

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from jaxunlearn.records import BoundRecord
 from jaxunlearn.report.load import finite
@@ -66,9 +66,15 @@ def _plain(value: float | None) -> str:
     return "" if value is None else number(value)
 
 
+def accuracy(record: BoundRecord, name: str) -> tuple[float | None, float | None]:
+    """Mean and standard deviation over runs of one accuracy, in [0, 1]; None where not recorded."""
+    entry = record.accuracy.get(name)
+    return (finite(entry.get("mean")), finite(entry.get("sd"))) if isinstance(entry, Mapping) else (None, None)
+
+
 def _accuracy(name: str) -> Callable[[BoundRecord], str]:
     def cell(record: BoundRecord) -> str:
-        mean = finite((record.accuracy.get(name) or {}).get("mean"))
+        mean, _ = accuracy(record, name)
         return "" if mean is None else f"{100 * mean:.1f}"
 
     return cell

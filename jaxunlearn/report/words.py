@@ -98,25 +98,26 @@ def verdict(record: BoundRecord) -> str:
     )
 
 
-def remarks(record: BoundRecord) -> list[str]:
-    """What a reader should know beside the verdict: the ceiling, failed runs, the certificate."""
+def remarks(record: BoundRecord) -> list[tuple[str, str]]:
+    """What a reader should know beside the verdict: the ceiling, failed runs, the certificate.
+
+    Returns:
+        (kind, sentences) pairs; the kind is "warn", "proof" or "note".
+    """
     out = []
     ceiling = finite(record.ceiling)
     if ceiling and record.epsilon >= 0.97 * ceiling:
-        out.append(
-            f"The bound is at its ceiling of {number(ceiling)}: the attack is nearly perfect, and only more runs or "
-            "batches "
-            "could show more."
-        )
+        text = f"The bound is at its ceiling of {number(ceiling)}: only more runs or more batches could show more."
+        out.append(("note", text))
     if record.failed_runs:
         several, listed = len(record.failed_runs) > 1, join([str(i) for i in record.failed_runs])
-        out.append(
-            f"Evaluation run{'s' * several} {listed} failed, also when run again with the same key, and "
-            f"{'count' if several else 'counts'} as p = 1, neither dropped nor replaced."
-        )
+        verb = "count" if several else "counts"
+        text = f"Evaluation run{'s' * several} {listed} failed and {verb} as p = 1, neither dropped nor replaced."
+        out.append(("warn", text))
     proven = certified(record)
     if proven is not None:
-        out.append(_certificate(record, proven))
+        text = _certificate(record, proven)
+        out.append(("proof" if record.epsilon <= proven else "warn", text))
     return out
 
 
@@ -129,11 +130,11 @@ def _certificate(record: BoundRecord, proven: float) -> str:
         + (f" at δ = {delta:g}" if delta is not None else "")
         + f" for it{source}."
     )
+    if record.epsilon <= proven:
+        return f"{text} The audit’s lower bound does not contradict it."
     if delta is not None and delta > record.delta:
         weaker = f"That is a weaker claim than the δ = {record.delta:g} audited here"
         return f"{text} {weaker}, so the two numbers cannot contradict each other."
-    if record.epsilon <= proven:
-        return f"{text} The audit’s lower bound does not contradict it."
     if str(record.definition) == "3.3":
         return (
             f"{text} The lower bound is larger. It speaks of runs with known initial weights and order (Definition "
@@ -159,8 +160,8 @@ def guide(records: Sequence[BoundRecord]) -> list[tuple[str, str]]:
         (
             "The ceiling",
             "A finite number of batches and runs can prove only so much, even with a perfect attack. The ceiling is "
-            "the most that the bound could have shown here. A bound at its ceiling says that the test, not the method, set "
-            "the limit.",
+            "the most that the bound could have shown here. A bound at its ceiling says that the test, not the method, "
+            "set the limit.",
         ),
         (
             "ε ≥ 0 does not prove unlearning",

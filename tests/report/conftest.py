@@ -31,7 +31,7 @@ def make_record(method, strength, *, m=400, predictor="batchwise", **changes):
     """A record whose numbers have the proportions of a real one; ``strength`` scales the leak."""
     rng = np.random.default_rng(7)
     top = log_count(m)
-    log_p = -np.clip(rng.normal(strength * 35, 4 * strength + 1e-9, L), 0, top)
+    log_p = -np.clip(rng.normal(strength * 35, 4 * strength, L), 0, top)
     epsilon = float(max(-log_p.mean() - 1.57, 0))
     overlap = [float(30 * strength * math.exp(-(((r - 180) / 160) ** 2))) for r in GRID]
     paper = [0.42 * v for v in overlap]

@@ -112,7 +112,8 @@ def test_zero_is_not_called_unlearning(records):
 def test_what_is_said_of_a_certificate(records, epsilon, definition, delta, expected):
     certificate = {"epsilon": 10.0, "delta": delta, "source": "a theorem"}
     record = dataclasses.replace(records[0], epsilon=epsilon, definition=definition, certificate=certificate)
-    (text,) = remarks(record)
+    ((kind, text),) = remarks(record)
+    assert (kind == "proof") == (epsilon < 10)
     assert expected in text and "falsif" not in text
 
 
