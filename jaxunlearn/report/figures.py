@@ -168,7 +168,7 @@ def roc_curve(method: Method) -> Drawing | Missing:
         axes.set_xticks(ticks, ["0", ".25", ".5", ".75", "1"])
         axes.set_yticks(ticks, ["0", ".25", ".5", ".75", "1"])
         if corner:
-            _corner(axes, false, true, max(1 / negatives, 1e-5))
+            _corner(axes, false, true, max(1 / negatives, 1e-4))
         from matplotlib.lines import Line2D
 
         handles = [
@@ -194,12 +194,12 @@ def _corner(axes: Any, false: np.ndarray, true: np.ndarray, floor: float) -> Non
     inset.patch.set_facecolor(PAPER)
     inset.plot([floor, 1], [floor, 1], color=MUTED, linewidth=0.9, linestyle=(0, (3, 3)))
     inset.plot(false[false > 0], true[false > 0], color=ORANGE, linewidth=1.5)
-    decades = [10.0**e for e in range(math.ceil(math.log10(floor) - 1e-9), 1)]
+    decades = [10.0**e for e in range(math.ceil(math.log10(1.5 * floor)), 1)]
     for axis in (inset.xaxis, inset.yaxis):
         axis.set_tick_params(labelsize=9, pad=2, length=0)
     inset.set(xscale="log", yscale="log", xlim=(floor, 1), ylim=(floor, 1.05))
     inset.minorticks_off()
-    names = [f"{d:g}".removeprefix("0") if d >= 1e-4 else f"{d:g}" for d in decades]
+    names = [f"{d:g}".removeprefix("0") for d in decades]
     inset.set_xticks(decades, names)
     inset.set_yticks(decades, names)
     inset.grid(True)
@@ -304,7 +304,7 @@ def evidence_bars(method: Method) -> Drawing | Missing:
         axes.set_xlim(-0.6, runs.size - 0.4)
         axes.set_ylim(0, max(top * 1.16, limit * 1.12 if fits else 0))
         axes.locator_params(axis="y", nbins=5)
-        stride = max(1, math.ceil(runs.size / 12))
+        stride = next((s for s in (1, 2, 5, 10, 20, 50, 100) if runs.size / s <= 12), 1000)
         axes.set_xticks(runs[::stride])
         axes.tick_params(axis="x", length=0)
         from matplotlib.lines import Line2D

@@ -18,7 +18,7 @@ RANGE = {"color": MUTED, "linewidth": 1, "alpha": 0.7, "zorder": 2}
 CEILING = {"linestyle": "none", "marker": "o", "markersize": 7, "color": MUTED, "markerfacecolor": PAPER, "zorder": 3}
 BAR = {"color": BLUE, "linewidth": 5, "solid_capstyle": "butt", "zorder": 4}
 REFERENCE = {"linestyle": "none", "marker": "|", "markersize": 17, "markeredgewidth": 2, "color": INK, "zorder": 5}
-PROVEN = {"linestyle": "none", "marker": "<", "markersize": 9, "color": GREEN, "zorder": 5}
+PROVEN = {"linestyle": "none", "marker": "<", "markersize": 11, "color": GREEN, "markeredgecolor": PAPER, "zorder": 5}
 DOT = {"linestyle": "none", "marker": "o", "markersize": 10, "color": BLUE, "zorder": 6}
 NOTHING = {**DOT, "markerfacecolor": PAPER, "markeredgewidth": 2}
 
@@ -139,7 +139,7 @@ def even_values(most: float) -> list[float]:
     >>> even_values(2.7)
     [0.0, 0.5, 1.0, 1.5, 2.0, 2.5]
     """
-    step = next(s for s in (0.25, 0.5, 1.0, 2.0) if most / s <= 6.5)
+    step = next(s for s in (0.25, 0.5, 1.0, 2.0) if most / s <= 8.5)
     return [step * i for i in range(int(most / step) + 1)]
 
 
