@@ -10,7 +10,7 @@ import dataclasses
 import io
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +109,7 @@ class Drawing:
 
 
 @contextlib.contextmanager
-def style() -> Iterator[None]:
+def style() -> Generator[None, None, None]:
     """The drawing style, whatever the user's own matplotlib settings are."""
     import matplotlib
 
@@ -185,7 +185,7 @@ def _inline(svg: str, prefix: str, label: str) -> str:
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)
-    box = re.search(r'viewBox="([^"]+)"', svg).group(1)
+    box = svg.split('viewBox="', 1)[1].split('"', 1)[0]
     start = f'<svg viewBox="{box}" role="img" aria-label="{escape(label)}" class="figure">'
     svg = start + svg[svg.index(">") + 1 :]
     svg = svg.replace("xlink:href", "href")

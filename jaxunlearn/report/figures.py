@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxunlearn.records import ScoreRecord
 from jaxunlearn.report.canvas import (
     BLUE,
     INK,
@@ -27,7 +28,7 @@ from jaxunlearn.report.table import lower, number
 MAX_VERTICES = 400
 
 
-def standardised_scores(method: Method) -> tuple[np.ndarray, np.ndarray] | None:
+def standardised_scores(record: ScoreRecord) -> tuple[np.ndarray, np.ndarray] | None:
     """Scores of examples that were in the run, and of those that were not, on a common scale.
 
     Each example is centred halfway between its two means and divided by its pooled standard deviation over runs: easy
@@ -37,7 +38,6 @@ def standardised_scores(method: Method) -> tuple[np.ndarray, np.ndarray] | None:
     Returns:
         (in, out), one-dimensional, or None when no example is left.
     """
-    record = method.scores
     keep = ~record.failed & np.isfinite(record.scores).all(axis=(1, 2))
     scores = record.scores[keep].astype(np.float64)
     inside = np.broadcast_to((record.signs[keep] == 1)[..., None], scores.shape)
@@ -75,7 +75,7 @@ def score_densities(method: Method) -> Drawing | Missing:
     name, title = "scores", "Attack scores"
     if method.scores is None:
         return Missing(name=name, title=title, reason="No scores were handed in, so their densities are not drawn.")
-    pair = standardised_scores(method)
+    pair = standardised_scores(method.scores)
     if pair is None:
         reason = "No example has scores that vary over at least two runs on each side, so there is no density to draw."
         return Missing(name=name, title=title, reason=reason)
@@ -274,7 +274,7 @@ def evidence_bars(method: Method) -> Drawing | Missing:
     if evidence.max() == 0:
         reason = f"All {evidence.size} evaluation runs have p = 1: the true sign vector stands out in none."
         return Missing(name=name, title=title, reason=reason)
-    limit = log_count(int(record.m))
+    limit = log_count(record.m)
     runs = np.arange(evidence.size)
     with style():
         figure, axes = panel("evaluation run", "−log p (nats)")

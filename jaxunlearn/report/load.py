@@ -69,6 +69,9 @@ def _load_record(path: Path) -> BoundRecord:
             finite(value) is not None,
             f"Expected {name} to be a finite number in {path}, got {value!r}; run the audit again.",
         )
+    for name in ("method", "title", "statistic", "predictor", "definition"):
+        value = getattr(record, name)
+        require(isinstance(value, str), f"Expected {name} to be text in {path}, got {value!r}; run the audit again.")
     return record
 
 

@@ -14,13 +14,34 @@ from jaxunlearn.report.table import at_most, certified, confidence, labels, lowe
 BOTTOM = 48.0
 NAME_LIMIT = 34
 LINEAR_UP_TO = 12.0
-RANGE = {"color": MUTED, "linewidth": 1, "alpha": 0.7, "zorder": 2}
-CEILING = {"linestyle": "none", "marker": "o", "markersize": 7, "color": MUTED, "markerfacecolor": PAPER, "zorder": 3}
-BAR = {"color": BLUE, "linewidth": 5, "solid_capstyle": "butt", "zorder": 4}
-REFERENCE = {"linestyle": "none", "marker": "|", "markersize": 17, "markeredgewidth": 2, "color": INK, "zorder": 5}
-PROVEN = {"linestyle": "none", "marker": "<", "markersize": 11, "color": GREEN, "markeredgecolor": PAPER, "zorder": 5}
-DOT = {"linestyle": "none", "marker": "o", "markersize": 10, "color": BLUE, "zorder": 6}
-NOTHING = {**DOT, "markerfacecolor": PAPER, "markeredgewidth": 2}
+RANGE: dict[str, Any] = {"color": MUTED, "linewidth": 1, "alpha": 0.7, "zorder": 2}
+CEILING: dict[str, Any] = {
+    "linestyle": "none",
+    "marker": "o",
+    "markersize": 7,
+    "color": MUTED,
+    "markerfacecolor": PAPER,
+    "zorder": 3,
+}
+BAR: dict[str, Any] = {"color": BLUE, "linewidth": 5, "solid_capstyle": "butt", "zorder": 4}
+REFERENCE: dict[str, Any] = {
+    "linestyle": "none",
+    "marker": "|",
+    "markersize": 17,
+    "markeredgewidth": 2,
+    "color": INK,
+    "zorder": 5,
+}
+PROVEN: dict[str, Any] = {
+    "linestyle": "none",
+    "marker": "<",
+    "markersize": 11,
+    "color": GREEN,
+    "markeredgecolor": PAPER,
+    "zorder": 5,
+}
+DOT: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 10, "color": BLUE, "zorder": 6}
+NOTHING: dict[str, Any] = {**DOT, "markerfacecolor": PAPER, "markeredgewidth": 2}
 
 
 def overview(records: Sequence[BoundRecord], *, narrow: bool = False) -> Drawing:
@@ -107,8 +128,9 @@ def _marks(
         points = [(warp(v), y) for v, y in zip(optional, rows) if v is not None]
         if points:
             axes.plot([x for x, _ in points], [y for _, y in points], clip_on=False, **look)
-            size = min(look["markersize"], 11)
-            entries.append((Line2D([], [], **{**look, "markersize": size}), name))
+            sample = Line2D([], [], **look)
+            sample.set_markersize(min(look["markersize"], 11))
+            entries.append((sample, name))
     return entries
 
 

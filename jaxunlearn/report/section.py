@@ -73,7 +73,7 @@ def _design(record: BoundRecord) -> str:
         f"{record.calibration_runs} calibration and {record.evaluation_runs} evaluation runs",
         f"{record.m} candidate batches of {record.batch_size} example{plural}",
         f"{clean(record.predictor)} predictor",
-        f"Definition {clean(str(record.definition))}",
+        f"Definition {clean(record.definition)}",
         f"δ = {record.delta:g}",
         f"ζ = {record.zeta:g}",
     ]

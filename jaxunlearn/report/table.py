@@ -4,6 +4,7 @@ import dataclasses
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from jaxunlearn.records import BoundRecord
 from jaxunlearn.report.load import finite
@@ -57,7 +58,7 @@ def confidence(zeta: float) -> str:
     return f"{round(100 * (1 - zeta), 6):g}%"
 
 
-def clean(text: str) -> str:
+def clean(text: Any) -> str:
     """One line without control characters, so that a name cannot break a table."""
     return " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())
 
@@ -191,7 +192,7 @@ def setting(record: BoundRecord) -> str:
         f"L = {record.evaluation_runs} evaluation runs",
         f"m = {record.m} candidate batches",
     ]
-    return f"{', '.join(parts)}; {DEFINITIONS.get(str(record.definition), f'Definition {clean(record.definition)}')}"
+    return f"{', '.join(parts)}; {DEFINITIONS.get(record.definition, f'Definition {clean(record.definition)}')}"
 
 
 def settings(records: Sequence[BoundRecord]) -> list[tuple[str, list[str], float]]:

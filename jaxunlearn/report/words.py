@@ -135,7 +135,7 @@ def _certificate(record: BoundRecord, proven: float) -> str:
     if delta is not None and delta > record.delta:
         weaker = f"That is a weaker claim than the δ = {record.delta:g} audited here"
         return f"{text} {weaker}, so the two numbers cannot contradict each other."
-    if str(record.definition) == "3.3":
+    if record.definition == "3.3":
         return (
             f"{text} The lower bound is larger. It speaks of runs with known initial weights and order (Definition "
             "3.3), so it "

@@ -190,11 +190,15 @@ def text_epsilon(path):
     path.write_text(json.dumps({**json.loads(path.read_text()), "epsilon": "high"}))
 
 
+def number_definition(path):
+    path.write_text(json.dumps({**json.loads(path.read_text()), "definition": 3.3}))
+
+
 def a_list(path):
     path.write_text("[]")
 
 
-@pytest.mark.parametrize("damage", [break_json, drop_field, other_schema, text_epsilon, a_list])
+@pytest.mark.parametrize("damage", [break_json, drop_field, other_schema, text_epsilon, number_definition, a_list])
 def test_a_broken_bound_is_one_line_with_path_and_fix(minimal, damage):
     path = minimal / "outsider" / "bound.json"
     damage(path)
@@ -220,7 +224,7 @@ def method_of(tmp_path, strength=0.5, **changes):
 
 
 def test_standardised_scores_recover_the_distance(tmp_path):
-    inside, outside = standardised_scores(method_of(tmp_path, 0.8, batch=2))
+    inside, outside = standardised_scores(method_of(tmp_path, 0.8, batch=2).scores)
     assert inside.size == outside.size
     assert inside.mean() - outside.mean() == pytest.approx(0.8, abs=0.05)
 
@@ -228,12 +232,12 @@ def test_standardised_scores_recover_the_distance(tmp_path):
 def test_constant_scores_have_no_density(tmp_path):
     method = method_of(tmp_path)
     method.scores.scores[:] = 3.0
-    assert standardised_scores(method) is None
+    assert standardised_scores(method.scores) is None
     assert isinstance(method_figures(method)[0], Missing)
 
 
 def test_failed_runs_are_left_out_of_the_densities(tmp_path):
-    inside, outside = standardised_scores(method_of(tmp_path, failed_runs=[0, 1]))
+    inside, outside = standardised_scores(method_of(tmp_path, failed_runs=[0, 1]).scores)
     assert inside.size + outside.size == 58 * 400
     assert np.isfinite(inside).all()
 
