@@ -156,8 +156,10 @@ COLUMNS = (
         "unseen", "Unseen acc.", "Accuracy in % on the candidate batches that the run never saw.", _accuracy("unseen")
     ),
     Column("test", "Test acc.", "Accuracy in % on the test set.", _accuracy("test")),
-    Column("sec.", "Unlearning, s", "Seconds spent in unlearning, all runs together.", _unlearn),
-    Column("proven", "Proven ε", "What theory proves for the method as configured: an upper limit on ε.", _certified),
+    Column("sec.", "Unlearn,\u00a0s", "Seconds spent in unlearning, all runs together.", _unlearn),
+    Column(
+        "proven", "Proven\u00a0ε", "What theory proves for the method as configured: an upper limit on ε.", _certified
+    ),
 )
 
 
