@@ -121,7 +121,7 @@ def check_signs(signs: np.ndarray) -> np.ndarray:
 
 
 def check_budget(r: int, m: int) -> None:
-    """The budget r is even with 2 <= r <= m; r = m is allowed for odd m too, where the guess is a full balanced vector."""
+    """The budget r is even within 2..m; r = m is allowed for odd m too: the guess is then a full balanced vector."""
     at_least(2, m=m)
     if r != m:
         guess_budget(r, m)

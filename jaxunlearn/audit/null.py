@@ -147,8 +147,8 @@ def log_p_value_bound(llr: np.ndarray, signs: np.ndarray) -> float:
 
     Under independent bits B_j ~ Bernoulli(sigma(theta Lambda_j + mu)), a balanced vector's probability is
     exp(theta w + mu c) / Z, so at most Z exp(-theta w - mu c) Pr[sum B = c] balanced vectors reach w, for any
-    theta >= 0. It loses about half of log m nats against the exact value and equals it for Lambda = 0. Not to be combined with
-    the exact value of the *rounded* statistic by taking the smaller: they are two statistics.
+    theta >= 0. It loses about half of log m nats against the exact value and equals it for Lambda = 0. Not to be
+    combined with the exact value of the *rounded* statistic by taking the smaller: they are two statistics.
 
     Args:
         llr: [m] log-likelihood ratios in nats; non-finite entries count as 0.
