@@ -148,7 +148,8 @@ def test_looking_after_every_run_needs_the_e_process():
     sums = np.cumsum(values, axis=1)
     limits = [
         critical(
-            lambda t, n=n: bounds.evidence(-np.full(n, t / n), m=400, zeta=ZETA).epsilon > 3.0, np.linspace(0, 15 * n, 4001)
+            lambda t, n=n: bounds.evidence(-np.full(n, t / n), m=400, zeta=ZETA).epsilon > 3.0,
+            np.linspace(0, 15 * n, 4001),
         )
         for n in range(1, 21)
     ]
@@ -177,7 +178,7 @@ def headline_rate(m, runs, epsilon, delta, names, repeats, seed):
 
 
 def test_headline():
-    rate = headline_rate(8, 8, 1.2, 0.0, None, 150, 0)
+    rate = headline_rate(6, 8, 1.2, 0.0, None, 150, 0)
     assert rate <= ZETA + 4 * math.sqrt(ZETA / 150)
 
 
