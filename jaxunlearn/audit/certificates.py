@@ -1,15 +1,14 @@
-"""How many noisy steps certify model clipping: Theorem 4.2 of Koloskova et al. (2025), "Certified Unlearning for Neural
-Networks".
+"""How many noisy steps certify model clipping (Koloskova et al., 2025, "Certified Unlearning for Neural Networks").
 
-Before unlearning the weights lie in a ball of radius C0; every noisy step projects on a ball of radius C2 and adds
-Gaussian noise of standard deviation sigma. Between the unlearned and the reference process, delta_t shrinks at fixed
-epsilon by
+Theorem 4.2 there. Before unlearning the weights lie in a ball of radius C0; every noisy step projects on a ball of
+radius C2 and adds Gaussian noise of standard deviation sigma. Between the unlearned and the reference process, delta_t
+shrinks at fixed epsilon by
 
     theta_e(r) = Q(e/r - r/2) - exp(e) Q(e/r + r/2),      Q = 1 - Phi,
     delta_{t+1} = delta_t theta_{e_t}(2 C2 / sigma),      e_t = log(1 + (exp(epsilon) - 1) / delta_t),
 
-starting from delta_0 = theta_epsilon(2 C0 / sigma_0), or 1 where the first iterate gets no noise. Projected points are at
-most 2 C2 apart, so each step's noise hides all but the share theta of the divergence that is left. All in logs.
+starting from delta_0 = theta_epsilon(2 C0 / sigma_0), or 1 where the first iterate gets no noise. Projected points
+are at most 2 C2 apart, so each step's noise hides all but the share theta of the divergence that is left. All in logs.
 """
 
 import math

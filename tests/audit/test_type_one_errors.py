@@ -1,4 +1,4 @@
-"""How often a bound exceeds the true epsilon, at the least favourable mechanism: never more than zeta, near it where sharp."""
+"""How often a bound exceeds the true epsilon at the least favourable mechanism: at most zeta, near it where sharp."""
 
 import functools
 import itertools
@@ -185,8 +185,8 @@ def test_headline():
 @pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 0.0), (1.2, 0.0), (2.0, 0.01)])
 def test_headline_of_all_kinds(epsilon, delta):
-    rate = headline_rate(10, 10, epsilon, delta, ["evidence", "lattice", "overlap", "count"], 800, 1)
-    assert rate <= ZETA + 4 * math.sqrt(ZETA / 800)
+    rate = headline_rate(10, 10, epsilon, delta, ["evidence", "lattice", "overlap", "count"], 500, 1)
+    assert rate <= ZETA + 4 * math.sqrt(ZETA / 500)
 
 
 @pytest.mark.parametrize("m", [2, 6, 40, 150])
