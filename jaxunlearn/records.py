@@ -201,7 +201,9 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError as error:
         raise InputError(f"Expected a file at {path}, found none; is this a run directory?") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"Expected JSON in {path}, but it does not parse ({error}); delete it and run again.") from error
+        raise InputError(
+            f"Expected JSON in {path}, but it does not parse ({error}); delete it and run again."
+        ) from error
 
 
 def write_npz(path: Path, **arrays: np.ndarray) -> None:

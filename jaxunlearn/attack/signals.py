@@ -11,7 +11,7 @@ from jaxunlearn.types import Params
 
 
 def logit_score(logits: Float[Array, "n classes"], labels: Int[Array, " n"]) -> Float[Array, " n"]:
-    """phi = log p_y - log(1 - p_y), the logit of the label's probability (audit paper, section 5; LiRA).
+    """Phi = log p_y - log(1 - p_y), the logit of the label's probability (audit paper, section 5; LiRA).
 
     Computed as z_y - logsumexp of the other logits: exact at any confidence, where clipping the probability saturates at a
     logit gap of about 16 in float32.

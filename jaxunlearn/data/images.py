@@ -28,7 +28,8 @@ _HELP = {
     "cifar10": "cifar-10-python.tar.gz (the official 'python version' archive, or its folder cifar-10-batches-py), or "
     "cifar10_train*.npz and cifar10_test*.npz with arrays images and labels",
     "cifar100": "cifar-100-python.tar.gz (the official 'python version' archive, or its folder cifar-100-python)",
-    "mnist": "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz and t10k-labels-idx1-ubyte.gz",
+    "mnist": "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz and "
+    "t10k-labels-idx1-ubyte.gz",
 }
 
 
@@ -51,7 +52,8 @@ class _RestrictedUnpickler(pickle.Unpickler):
     def find_class(self, module, name):
         if (module, name) not in self._ALLOWED:
             raise InputError(
-                f"Expected only arrays in the data pickle, found {module}.{name}; the file is not the official archive, download it again."
+                f"Expected only arrays in the data pickle, found {module}.{name}; "
+                "the file is not the official archive, download it again."
             )
         if module.startswith("numpy.core"):
             module = "numpy._core.multiarray"
@@ -69,21 +71,27 @@ def unpickle(data: bytes) -> dict:
     except InputError:
         raise
     except Exception as error:  # a broken pickle raises almost anything
-        raise InputError(f"Expected a CIFAR batch in pickle form, but it cannot be read ({error}); download it again.") from error
+        raise InputError(
+            f"Expected a CIFAR batch in pickle form, but it cannot be read ({error}); download it again."
+        ) from error
 
 
 def _members(folder: Path, archive: str, inner: str, names: list[str]) -> list[bytes] | None:
     """The named files from ``folder/inner/`` or from ``folder/archive``; None if neither is there."""
     if (folder / inner).is_dir():
         missing = [name for name in names if not (folder / inner / name).is_file()]
-        require(not missing, f"Expected {', '.join(missing)} in {folder / inner}; unpack the whole official archive there.")
+        require(
+            not missing, f"Expected {', '.join(missing)} in {folder / inner}; unpack the whole official archive there."
+        )
         return [(folder / inner / name).read_bytes() for name in names]
     if (folder / archive).is_file():
         try:
             with tarfile.open(folder / archive) as tar:
                 return [tar.extractfile(f"{inner}/{name}").read() for name in names]  # type: ignore[union-attr]
         except (tarfile.TarError, KeyError, OSError, EOFError) as error:
-            raise InputError(f"Expected the official archive in {folder / archive}, but it cannot be read ({error}); download it again.") from error
+            raise InputError(
+                f"Expected the official archive in {folder / archive}, but it cannot be read ({error}); download it again."
+            ) from error
     return None
 
 
@@ -180,7 +188,9 @@ def read_idx(path: Path) -> np.ndarray:
     except (struct.error, ValueError, OSError, EOFError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"Expected an idx file in {path}, but it cannot be read ({error}); download it again.") from error
+        raise InputError(
+            f"Expected an idx file in {path}, but it cannot be read ({error}); download it again."
+        ) from error
 
 
 def mnist() -> Dataset:
@@ -204,8 +214,14 @@ def mnist() -> Dataset:
     x_test, y_test = find("t10k-images-idx3-ubyte"), find("t10k-labels-idx1-ubyte")
     if x_test is None or y_test is None:
         raise _missing("mnist", folder)
-    x, y = find("train-images-idx3-ubyte"), find("train-labels-idx1-ubyte")
+    name, x, y = "mnist", find("train-images-idx3-ubyte"), find("train-labels-idx1-ubyte")
     if x is None or y is None:
-        x, y, x_test, y_test = x_test[:-2000], y_test[:-2000], x_test[-2000:], y_test[-2000:]
+        x, y, x_test, y_test, name = (
+            x_test[:-2000],
+            y_test[:-2000],
+            x_test[-2000:],
+            y_test[-2000:],
+            "mnist (t10k files only)",
+        )
     x, x_test = (v.astype(np.float32)[..., None] / 255 for v in (x, x_test))
-    return Dataset(name="mnist", x=x, y=y.astype(np.int32), x_test=x_test, y_test=y_test.astype(np.int32), classes=10)
+    return Dataset(name=name, x=x, y=y.astype(np.int32), x_test=x_test, y_test=y_test.astype(np.int32), classes=10)

@@ -40,7 +40,8 @@ def designed_signs(m: int, repeats: int) -> np.ndarray:
         repeats: Runs per vector (the paper's Gamma), >= 1.
 
     Returns:
-        [C(m, floor(m/2)) * repeats, m] int8; run i holds vector i % C(m, floor(m/2)), in lexicographic order of the positions of +1.
+        [C(m, floor(m/2)) * repeats, m] int8; run i holds vector i % C(m, floor(m/2)) of
+        ``all_signs``.
     """
     _validate.at_least(1, repeats=repeats)
     return np.tile(all_signs(m), (repeats, 1))

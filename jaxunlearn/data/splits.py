@@ -61,7 +61,9 @@ class Split:
 
 def _host_generator(key: PRNGKeyArray) -> np.random.Generator:
     # NumPy on the host, seeded by the whole key: a permutation of a data set is no work for a device.
-    return np.random.Generator(np.random.Philox(key=int.from_bytes(np.asarray(jax.random.key_data(key)).tobytes(), "little")))
+    return np.random.Generator(
+        np.random.Philox(key=int.from_bytes(np.asarray(jax.random.key_data(key)).tobytes(), "little"))
+    )
 
 
 def make_split(key: PRNGKeyArray, labels: np.ndarray, *, m: int, batch_size: int, kind: str = "uniform") -> Split:
@@ -99,17 +101,3 @@ def make_split(key: PRNGKeyArray, labels: np.ndarray, *, m: int, batch_size: int
         order = order[np.argsort(rank_of_class[labels[order]], kind="stable")]
     pool, retain = rng.permutation(order[:size]), rng.permutation(order[size:])
     return Split(retain=retain.astype(np.int32), candidates=pool.astype(np.int32).reshape(m, batch_size))
-
-
-def candidates_for(pool_size: int, batch_size: int) -> int:
-    """m = pool_size / B.
-
-    Raises:
-        InputError: B does not divide the pool.
-    """
-    _validate.at_least(1, batch_size=batch_size)
-    _validate.require(
-        pool_size % batch_size == 0,
-        f"Expected batch_size={batch_size} to divide pool_size={pool_size}; use pool_size={batch_size * max(2, pool_size // batch_size)}.",
-    )
-    return pool_size // batch_size

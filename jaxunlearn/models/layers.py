@@ -76,7 +76,12 @@ def convolve(
 
 
 def group_norm(
-    x: Float[Array, "b h w c"], scale: Float[Array, " c"], bias: Float[Array, " c"], *, groups: int, epsilon: float = 1e-6
+    x: Float[Array, "b h w c"],
+    scale: Float[Array, " c"],
+    bias: Float[Array, " c"],
+    *,
+    groups: int,
+    epsilon: float = 1e-6,
 ) -> Float[Array, "b h w c"]:
     """Group normalisation (Wu and He, 2018).
 

@@ -23,7 +23,7 @@ from jaxunlearn.unlearn import base
 LOADERS = {"digits": digits.load, "mnist": images.mnist, "cifar10": images.cifar10, "cifar100": images.cifar100}
 
 # Numbers folded into the root key, one per purpose; a new purpose takes a new number.
-_SPLIT, _INITIAL, _ORDER, _SIGNS, _TRAINING, _UNLEARNING = range(6)
+_SPLIT, _INITIAL, _ORDER, _SIGNS, TRAINING, UNLEARNING = range(6)
 
 
 def make_model(name: str, input_shape: tuple[int, ...], classes: int, *, width: int) -> Model:
@@ -141,9 +141,7 @@ def build(config: configuration.Audit, devices=None) -> Task:
     data = LOADERS[config.dataset]()
     root = jax.random.key(config.seed)
     m, batch_size = config.m, config.candidate_batch_size
-    split = splits.make_split(
-        jax.random.fold_in(root, _SPLIT), data.y, m=m, batch_size=batch_size, kind=config.split
-    )
+    split = splits.make_split(jax.random.fold_in(root, _SPLIT), data.y, m=m, batch_size=batch_size, kind=config.split)
     runs = make_runs(
         jax.random.fold_in(root, _SIGNS),
         m=m,
@@ -156,7 +154,11 @@ def build(config: configuration.Audit, devices=None) -> Task:
     rows = np.concatenate([split.retain, split.pool])
     sizes = Sizes(retain=split.retain.size, pool=split.pool.size, forget=(m // 2) * batch_size)
     engine = Engine(
-        mesh, plan, Examples(jnp.asarray(data.x[rows]), jnp.asarray(data.y[rows])), sizes, jax.random.fold_in(root, _ORDER)
+        mesh,
+        plan,
+        Examples(jnp.asarray(data.x[rows]), jnp.asarray(data.y[rows])),
+        sizes,
+        jax.random.fold_in(root, _ORDER),
     )
     model = make_model(config.model, data.x.shape[1:], data.classes, width=plan.width)
     loss = base.cross_entropy(model)
@@ -168,6 +170,7 @@ def build(config: configuration.Audit, devices=None) -> Task:
         )
 
     info = TaskInfo(model, loss, sizes.retain, sizes.forget, training.batch_size, train_phase)
+
     def score(examples, test, params, member):
         logits = signals.batched_logits(model.apply, params, examples.x)
         is_pool = jnp.arange(member.shape[0]) >= sizes.retain

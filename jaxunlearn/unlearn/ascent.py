@@ -40,7 +40,13 @@ def interleaved_phase(task: TaskInfo, *, epochs: int, learning_rate, forget_weig
         return jax.tree.map(lambda p, d: p - learning_rate * d, params, direction)
 
     return Phase(
-        "retain", epochs, task.batch_size, lambda key, params: params, update, lambda key, params: params, companion="forget"
+        "retain",
+        epochs,
+        task.batch_size,
+        lambda key, params: params,
+        update,
+        lambda key, params: params,
+        companion="forget",
     )
 
 

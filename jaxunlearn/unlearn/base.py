@@ -45,7 +45,9 @@ def one_cycle(peak: float, steps: int) -> optax.Schedule:
     return optax.linear_onecycle_schedule(steps, peak) if steps >= 10 else optax.constant_schedule(peak)
 
 
-def sgd(learning_rate: optax.ScalarOrSchedule, *, weight_decay: float = 0.0, momentum: float | None = None) -> optax.GradientTransformation:
+def sgd(
+    learning_rate: optax.ScalarOrSchedule, *, weight_decay: float = 0.0, momentum: float | None = None
+) -> optax.GradientTransformation:
     """SGD on the loss plus weight_decay / 2 * |params|^2."""
     return optax.chain(optax.add_decayed_weights(weight_decay), optax.sgd(learning_rate, momentum=momentum))
 
@@ -105,7 +107,11 @@ class OneCycleSGD:
         steps = max(1, epochs * steps_per_epoch(size, batch_size))
         optimizer = sgd(one_cycle(self.peak, steps), weight_decay=self.weight_decay, momentum=self.momentum or None)
         return from_loss(
-            lambda params, batch: loss(params, batch.retain), optimizer, source=source, epochs=epochs, batch_size=batch_size
+            lambda params, batch: loss(params, batch.retain),
+            optimizer,
+            source=source,
+            epochs=epochs,
+            batch_size=batch_size,
         )
 
     def finetune(self, task: TaskInfo, epochs: int) -> Phase:

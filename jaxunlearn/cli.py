@@ -1,0 +1,131 @@
+"""The command line: ``jaxunlearn audit | bound | report``."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import tyro
+
+from jaxunlearn._validate import InputError
+from jaxunlearn._version import __version__
+
+USAGE = """\
+jaxunlearn {version}: find out whether a model has really forgotten.
+
+  jaxunlearn audit DATASET [options]   train, unlearn and bound epsilon, for several methods
+  jaxunlearn bound [options]           bound epsilon from scores that you have already
+  jaxunlearn report DIR...             table, figures and one HTML page of finished run directories
+
+Each takes --help.
+"""
+
+EXIT_INPUT, EXIT_INTERRUPT = 2, 130
+
+
+@contextlib.contextmanager
+def _host_devices() -> Iterator[None]:
+    """One JAX device per CPU core, unless the user chose; it has to be said before JAX starts its back end."""
+    if "JAX_NUM_CPU_DEVICES" not in os.environ and "xla_force_host_platform_device_count" not in os.environ.get(
+        "XLA_FLAGS", ""
+    ):
+        import jax
+
+        jax.config.update(
+            "jax_num_cpu_devices",
+            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        )
+    yield
+
+
+def audit(arguments: Sequence[str]) -> None:
+    """``jaxunlearn audit``."""
+    from jaxunlearn import config, report
+    from jaxunlearn.pipeline import audit as pipeline
+
+    chosen = tyro.extras.overridable_config_cli(config.PRESETS, prog="jaxunlearn audit", args=arguments)
+    with _host_devices():
+        pipeline.run(chosen)
+    table, page = report.write_report([chosen.directory])
+    print(table)
+    print(f"\nPage with figures: {page}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+    """Print the table and write the figures and the page of finished run directories."""
+
+    directories: tyro.conf.Positional[tuple[Path, ...]]
+    """Run directories, as given to --out."""
+    out: Path | None = None
+    """The page's file. Default: report.html in the first directory."""
+
+
+def report(arguments: Sequence[str]) -> None:
+    """``jaxunlearn report``."""
+    from jaxunlearn.report import write_report
+
+    chosen = tyro.cli(Report, prog="jaxunlearn report", args=arguments)
+    table, page = write_report(chosen.directories, out=chosen.out)
+    print(table)
+    print(f"\nPage with figures: {page}")
+
+
+def bound(arguments: Sequence[str]) -> None:
+    """``jaxunlearn bound``."""
+    from jaxunlearn.pipeline import outside
+
+    chosen = tyro.cli(outside.Bound, prog="jaxunlearn bound", args=arguments)
+    record = outside.run(chosen)
+    if chosen.json:
+        print(json.dumps(record.to_json(), indent=2))
+        return
+    from jaxunlearn.report import table
+
+    print(table.render([record]))
+    if chosen.out is not None:
+        from jaxunlearn.report import write_report
+
+        print(f"\nPage with figures: {write_report([chosen.out])[1]}")
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {"audit": audit, "bound": bound, "report": report}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command.
+
+    Args:
+        arguments: Words after the program's name; default: ``sys.argv``.
+
+    Returns:
+        0; 2 after bad input, with one line on standard error; 130 after an interrupt.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(USAGE.format(version=__version__))
+        return 0
+    if words[0] in ("-V", "--version"):
+        print(__version__)
+        return 0
+    try:
+        from jaxunlearn import _validate
+
+        _validate.one_of("command", words[0], COMMANDS)
+        COMMANDS[words[0]](words[1:])
+    except InputError as error:
+        print(f"jaxunlearn: {error}", file=sys.stderr)
+        return EXIT_INPUT
+    except KeyboardInterrupt:
+        print(
+            "\njaxunlearn: interrupted; finished chunks are kept, the same command goes on from there.", file=sys.stderr
+        )
+        return EXIT_INTERRUPT
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,317 @@
+"""Train once, unlearn with every method, score, bound: the stages of ``jaxunlearn audit``."""
+
+import datetime
+import importlib.metadata
+import platform
+import shutil
+import sys
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from tqdm import tqdm
+
+from jaxunlearn import config as configuration
+from jaxunlearn import records
+from jaxunlearn.audit.preregistration import Preregistration
+from jaxunlearn.engine import store
+from jaxunlearn.pipeline import bounding
+from jaxunlearn.pipeline.task import TRAINING, UNLEARNING, Task, build
+from jaxunlearn.records import BoundRecord, ScoreRecord
+from jaxunlearn.types import Params, Unlearner
+
+_PACKAGES = ("jaxunlearn", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scipy", "scikit-learn")
+_ACCURACIES = ("retain", "forget", "unseen", "test")
+
+
+class Bar:
+    """Progress of one stage over its runs: a bar on a terminal, one line at the end elsewhere."""
+
+    def __init__(self, label: str, runs: int, quiet: bool):
+        layout = "{desc:<22} {percentage:3.0f}% |{bar:24}| {n:.0f}/{total:.0f} runs, {rate_fmt}, {remaining} left"
+        self._line = not quiet and not sys.stderr.isatty()
+        self._bar = tqdm(
+            total=runs,
+            desc=label,
+            disable=quiet or self._line,
+            file=sys.stderr,
+            bar_format=layout,
+            unit=" runs",
+            smoothing=0.1,
+            dynamic_ncols=True,
+        )
+        self._label, self._runs, self._found, self._began = label, runs, 0, time.perf_counter()
+
+    def chunk(self, runs: int, parts: int = 1) -> Callable[[float], None]:
+        """A callback for one chunk of ``runs`` runs whose work comes in ``parts`` phases."""
+        return lambda share: self._bar.update(share * runs / parts) and None
+
+    def skip(self, runs: int) -> None:
+        """Counts runs that were found finished; they do not enter the rate."""
+        self._found += runs
+        self._bar.initial += runs
+        self._bar.n += runs
+        self._bar.refresh()
+
+    def close(self) -> None:
+        """Ends the bar's line."""
+        self._bar.close()
+        if self._line:
+            seconds = time.perf_counter() - self._began
+            found = f", {self._found} found finished" if self._found else ""
+            rate = (self._runs - self._found) / max(seconds, 1e-9)
+            print(f"{self._label:<22} {self._runs} runs in {seconds:.1f} s ({rate:.1f} runs/s{found})", file=sys.stderr)
+
+
+def run(config: configuration.Audit) -> list[Path]:
+    """Runs or resumes an audit.
+
+    Args:
+        config: The audit.
+
+    Returns:
+        The methods' folders in the run directory, each with bound.json, scores.npz and evaluation.npz.
+
+    Raises:
+        InputError: Anything the user can mend; what was finished before stays on disk and is reused.
+    """
+    began = time.perf_counter()
+    methods = {name: configuration.resolve_method(name, config.method) for name in config.methods}
+    plan = preregister(config)
+    directory = config.directory
+    facts = {
+        "title": config.dataset,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "versions": {name: importlib.metadata.version(name) for name in _PACKAGES}
+        | {"python": platform.python_version()},
+        "preregistration": plan.to_json(),
+    }
+    manifest = store.open_manifest(directory, "manifest.json", configuration.audit_identity(config), **facts)
+    task = build(config)
+    table = task.runs
+    with store.disk_errors(directory):
+        records.write_npz(directory / "signs.npz", signs=table.signs, roles=table.roles, indices=table.indices)
+    trained, population = train_population(task)
+    folders = []
+    for name, (factory, identity) in methods.items():
+        folder = directory / configuration.method_directory_name(name)
+        store.open_manifest(folder, "method.json", identity)
+        folders.append(folder)
+        if not (folder / "bound.json").exists():
+            unlearner = factory(task.info)
+            scores, seconds = unlearn_and_score(task, name, unlearner, trained, folder)
+            record = bound(task, name, unlearner, scores, plan, seconds | {"train": population["seconds"]}, folder)
+            with store.disk_errors(folder):
+                records.write_json(folder / "bound.json", record.to_json())
+            shutil.rmtree(folder / "chunks", ignore_errors=True)
+    device = task.engine.mesh.devices.flat[0]
+    with store.disk_errors(directory):
+        records.write_json(
+            directory / "manifest.json",
+            manifest
+            | {
+                "device": f"{task.engine.mesh.devices.size} x {device.device_kind} ({device.platform})",
+                "runs": {name: int(np.sum(table.roles == role)) for role, name in enumerate(records.ROLE_NAMES)},
+                "methods": sorted({*manifest.get("methods", []), *config.methods}, key=_order(config)),
+                "population": population,
+                "wall_seconds": round(time.perf_counter() - began, 1),
+            },
+        )
+    return folders
+
+
+def _order(config):
+    return lambda name: (config.methods.index(name) if name in config.methods else len(config.methods), name)
+
+
+def _finite(tree: Any) -> np.ndarray:
+    """[R] whether every array of a run is finite."""
+    flags = [np.isfinite(np.asarray(leaf)).reshape(leaf.shape[0], -1).all(axis=1) for leaf in jax.tree.leaves(tree)]
+    return np.logical_and.reduce(flags)
+
+
+def train_population(task: Task) -> tuple["Population", dict[str, Any]]:
+    """Trains D(S) for all runs, or reuses what is on disk.
+
+    Returns:
+        The population, and {"seconds", "trained_runs", "reused_runs"} for the report.
+    """
+    directory = task.config.population_directory
+    plan = task.engine.plan
+    identity = configuration.training_identity(task.config) | {
+        "width": plan.width,
+        "runs_per_chunk": plan.runs_per_chunk,
+    }
+    manifest = store.open_manifest(directory, "manifest.json", identity)
+    population = Population(task, store.ParamsStore(directory))
+    run_phase = task.engine.phase_runner(task.info.train_phase("train"), 0)
+    bar = Bar("train", len(task.runs), task.config.quiet)
+    trained = 0
+    began = time.perf_counter()
+    for number, rows in enumerate(task.chunks):
+        runs = rows.stop - rows.start
+        if population.store.done(number):
+            bar.skip(runs)
+            continue
+        params = run_phase(task.chunk(rows, stage=TRAINING), task.initial(rows), bar.chunk(runs))
+        population.save(number, rows, params)
+        trained += runs
+    bar.close()
+    seconds = manifest.get("seconds", 0.0) + (time.perf_counter() - began if trained else 0.0)
+    if trained:
+        with store.disk_errors(directory):
+            records.write_json(directory / "manifest.json", manifest | {"seconds": seconds})
+    facts = {"seconds": seconds, "trained_runs": trained, "reused_runs": len(task.runs) - trained}
+    return population, facts
+
+
+class Population:
+    """The trained models by chunk; small ones stay in memory, all are on disk."""
+
+    def __init__(self, task: Task, params_store: store.ParamsStore):
+        self.task, self.store = task, params_store
+        leaves = jax.tree.leaves(task.parameter_shapes)
+        self._bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) * len(task.runs)
+        self._cache: dict[int, Params] = {}
+
+    def save(self, number: int, rows: slice, params: Params) -> None:
+        """Writes a chunk without its padding."""
+        runs = rows.stop - rows.start
+        host = jax.tree.map(lambda a: np.asarray(a)[:runs], params)
+        table = self.task.runs
+        names = [[records.ROLE_NAMES[r], int(i)] for r, i in zip(table.roles[rows], table.indices[rows])]
+        self.store.save(number, host, {"runs": names, "finite": _finite(host).tolist()})
+        self._remember(number, host)
+
+    def _remember(self, number: int, host: Params) -> None:
+        if self._bytes < 1 << 30:
+            self._cache[number] = host
+
+    def load(self, number: int, rows: slice) -> Params:
+        """A chunk of trained parameters, padded to the plan's size."""
+        runs = rows.stop - rows.start
+        if number not in self._cache:
+            like = jax.tree.map(lambda s: jax.ShapeDtypeStruct((runs, *s.shape), s.dtype), self.task.parameter_shapes)
+            host = jax.tree.map(np.asarray, self.store.load(number, like))
+            self._remember(number, host)
+        else:
+            host = self._cache[number]
+        size = self.task.engine.plan.runs_per_chunk
+        return jax.tree.map(lambda a: np.concatenate([a, np.repeat(a[-1:], size - runs, axis=0)]), host)
+
+
+def unlearn_and_score(
+    task: Task, name: str, unlearner: Unlearner, population: Population, folder: Path
+) -> tuple[ScoreRecord, dict[str, float]]:
+    """Unlearns every trained model with one method and scores the result.
+
+    A run whose scores are not finite is done once more with the same key; if that fails too, it is recorded as failed and
+    counts as p = 1. It is never dropped and never gets a new key or sign vector.
+
+    Returns:
+        The scores of all runs, and the seconds spent by stage.
+    """
+    salt = zlib.crc32(name.encode())
+    runners = [task.engine.phase_runner(phase, number + 1) for number, phase in enumerate(unlearner.phases)]
+    bar = Bar(name, len(task.runs), task.config.quiet)
+    parts: list[dict[str, np.ndarray]] = []
+    for number, rows in enumerate(task.chunks):
+        runs = rows.stop - rows.start
+        path = folder / "chunks" / f"chunk-{number:05d}.npz"
+        part = store.read_chunk(path)
+        if part is not None and part["scores"].shape[0] == runs:
+            bar.skip(runs)
+            parts.append(part)
+            continue
+        chunk = task.chunk(rows, stage=UNLEARNING, salt=salt)
+        for attempt in range(2):
+            began = time.perf_counter()
+            params = task.initial(rows) if unlearner.from_scratch else population.load(number, rows)
+            progress = bar.chunk(runs, len(runners)) if attempt == 0 else None
+            for runner in runners:
+                params = runner(chunk, params, progress)
+            unlearned = time.perf_counter()
+            part = {key: np.asarray(value)[:runs] for key, value in task.score(params, chunk.member).items()}
+            part["failed"] = ~_finite({"scores": part["scores"]})
+            part["seconds"] = np.array([unlearned - began, time.perf_counter() - unlearned])
+            if not part["failed"].any():
+                break
+        with store.disk_errors(folder):
+            records.write_npz(path, **part)
+        parts.append(part)
+    bar.close()
+    whole = {key: np.concatenate([part[key] for part in parts]) for key in parts[0] if key != "seconds"}
+    table = task.runs
+    scores = ScoreRecord(
+        signs=table.signs,
+        roles=table.roles,
+        indices=table.indices,
+        scores=whole["scores"],
+        accuracy={key: whole[f"accuracy_{key}"] for key in _ACCURACIES},
+        failed=whole["failed"],
+    )
+    seconds = np.sum([part["seconds"] for part in parts], axis=0)
+    return scores, {"unlearn": float(seconds[0]), "score": float(seconds[1])}
+
+
+def accuracy_summary(scores: ScoreRecord) -> dict[str, dict[str, float]]:
+    """Mean and standard deviation over the runs that did not fail."""
+    summary = {}
+    for name, values in scores.accuracy.items():
+        good = values[~scores.failed & np.isfinite(values)]
+        if good.size:
+            summary[name] = {"mean": float(good.mean()), "sd": float(good.std())}
+    return summary
+
+
+def preregister(config: configuration.Audit) -> Preregistration:
+    """What is fixed before the first evaluation run; it is written to the manifest."""
+    return Preregistration.default(
+        config.predictor,
+        m=config.m,
+        batch_size=config.candidate_batch_size,
+        L=config.evaluation_runs,
+        zeta=config.zeta,
+        delta=config.delta,
+        r=config.r,
+    )
+
+
+def bound(
+    task: Task,
+    name: str,
+    unlearner: Unlearner,
+    scores: ScoreRecord,
+    plan: Preregistration,
+    seconds: dict[str, float],
+    folder: Path,
+) -> BoundRecord:
+    """Attacks the evaluation runs, bounds epsilon, and writes scores.npz and evaluation.npz."""
+    evaluation = scores.roles == records.EVALUATION
+    notes = []
+    lost = int(scores.failed[~evaluation].sum())
+    if lost:
+        notes.append(f"{lost} calibration runs failed twice; their non-finite scores are left out of the fits.")
+    if task.config.fresh_init:
+        notes.append("Every run drew its own initial weights and order, unknown to the attack.")
+    with store.disk_errors(folder):
+        scores.save(folder / "scores.npz")
+        return bounding.record(
+            plan,
+            bounding.attack(scores, plan, variance=task.config.variance),
+            scores.signs[evaluation],
+            scores.failed[evaluation],
+            folder,
+            method=name,
+            title=task.config.dataset,
+            definition="3.2" if task.config.fresh_init else "3.3",
+            calibration_runs=int(np.sum(~evaluation)),
+            accuracy=accuracy_summary(scores),
+            seconds=seconds,
+            certificate=unlearner.certificate,
+            notes=notes,
+        )

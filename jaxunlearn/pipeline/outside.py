@@ -1,0 +1,213 @@
+"""Bounds from scores that somebody else computed, in any framework; needs no JAX."""
+
+import csv
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from jaxunlearn import records
+from jaxunlearn._validate import InputError, require
+from jaxunlearn.records import CALIBRATION, EVALUATION, BoundRecord, ScoreRecord
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bound:
+    """Bound epsilon from sign vectors and scores that you have.
+
+    Give --signs with one of: --scores and --calibration; --scores, --in-scores and --out-scores; --llr.
+    """
+
+    signs: Path
+    """Sign vectors [runs, m] in {-1, +1}: npy, npz (array signs) or CSV. +1 = trained on and unlearned."""
+    scores: Path | None = None
+    """Scores [runs, m] or [runs, m, B], higher = more likely still in the model; rows as in --signs."""
+    calibration: int | None = None
+    """The first K rows of --signs and --scores are calibration runs, the others evaluation runs."""
+    in_scores: Path | None = None
+    """Calibration scores [runs, m] or [runs, m, B] of models that had every candidate, in place of --calibration."""
+    out_scores: Path | None = None
+    """The same of models that had no candidate; goes with --in-scores."""
+    llr: Path | None = None
+    """Log-likelihood ratios [runs, m] of evaluation runs, in place of scores: npy, npz (array llr) or CSV."""
+    failed_runs: tuple[int, ...] = ()
+    """Rows of evaluation runs (from 0, among the evaluation runs) that failed twice; each counts as p = 1."""
+    variance: Literal["pooled", "per_example"] = "pooled"
+    """Gaussian fits: pooled variance, or one per example and side as in the paper."""
+    r: int | None = None
+    """Guess budget of the paper's bounds, even, <= m. Default: about m / 2."""
+    zeta: float = 0.05
+    """Error level, in (0, 1)."""
+    delta: float = 0.0
+    """delta of the audited (epsilon, delta) claim, in [0, 1)."""
+    name: str = "scores"
+    """What was audited, for headings."""
+    definition: Literal["3.3", "3.2"] = "3.3"
+    """3.3: all runs share initial weights and shuffling order. 3.2: each run drew its own, unknown to the attack."""
+    json: bool = False
+    """Print JSON in place of the table."""
+    out: Path | None = None
+    """Run directory to write (records, figures and page). Default: nothing is written."""
+
+
+def read_array(path: Path, name: str) -> np.ndarray:
+    """Reads npy, npz (the array called ``name``, or the only one) or CSV (numbers, optionally one header line).
+
+    Raises:
+        InputError: Absent, unreadable, or no such array; the message names the file.
+    """
+    require(path.is_file(), f"Expected a file at {name}={path}, found none.")
+    try:
+        if path.suffix == ".npz":
+            arrays = records.read_npz(path)
+            if name in arrays:
+                return arrays[name]
+            require(len(arrays) == 1, f"Expected an array called {name} in {path}, found {', '.join(arrays)}.")
+            return next(iter(arrays.values()))
+        if path.suffix == ".npy":
+            return np.load(path, allow_pickle=False)
+        with path.open(newline="") as file:
+            rows = [row for row in csv.reader(file) if row]
+        try:
+            return np.array(rows, np.float64)
+        except ValueError:
+            return np.array(rows[1:], np.float64)
+    except InputError:
+        raise
+    except Exception as error:  # every way a file can be something else than it says
+        raise InputError(
+            f"Cannot read {name} from {path} ({error}); use npy, npz or CSV with one row a run."
+        ) from error
+
+
+def _as_scores(array: np.ndarray, name: str, m: int) -> np.ndarray:
+    """[runs, m] or [runs, m, B] as [runs, m, B]."""
+    array = array[..., None] if array.ndim == 2 else array
+    require(
+        array.ndim == 3 and array.shape[1] == m and 0 not in array.shape,
+        f"Expected {name} of shape [runs, m] or [runs, m, B] with m={m} as in signs, got {array.shape}.",
+    )
+    return array.astype(np.float64)
+
+
+def _require_finite(array: np.ndarray, name: str, allowed: tuple[int, ...] = ()) -> None:
+    finite = np.isfinite(array).reshape(array.shape[0], -1).all(axis=1)
+    finite[list(allowed)] = True
+    if not finite.all():
+        row = int(np.argmin(finite))
+        raise InputError(
+            f"Expected finite {name}, but row {row} is not; run it again with the same seed and sign vector, and if it fails "
+            "again name it in --failed-runs, so that it counts as p = 1."
+        )
+
+
+def run(chosen: Bound) -> BoundRecord:
+    """Computes the bounds and, with ``out``, writes the records.
+
+    Raises:
+        InputError: Anything wrong with the input; the message names the argument and the fix.
+    """
+    from jaxunlearn.audit import design
+    from jaxunlearn.audit.preregistration import Preregistration
+    from jaxunlearn.pipeline import bounding
+
+    signs = read_array(chosen.signs, "signs")
+    require(signs.ndim == 2, f"Expected signs of shape [runs, m], got {signs.shape}.")
+    signs = design.check_signs(signs)
+    m = signs.shape[1]
+    ways = [
+        chosen.scores is not None and chosen.calibration is not None,
+        chosen.in_scores is not None,
+        chosen.llr is not None,
+    ]
+    require(
+        sum(ways) == 1 and (chosen.in_scores is None) == (chosen.out_scores is None),
+        "Expected one of: --scores with --calibration; --scores with --in-scores and --out-scores; --llr.",
+    )
+    if chosen.llr is not None:
+        llr = read_array(chosen.llr, "llr")
+        require(llr.shape == signs.shape, f"Expected llr of shape {signs.shape} = signs.shape, got {llr.shape}.")
+        _require_finite(llr, "llr", chosen.failed_runs)
+        scores, calibration_runs, batch_size = None, 0, 1
+        evaluation_signs, outputs = signs, {"llr": llr.astype(np.float64)}
+    else:
+        scores = _score_record(chosen, signs)
+        calibration_runs, batch_size = int(np.sum(scores.roles == CALIBRATION)), scores.scores.shape[2]
+        evaluation_signs, outputs = scores.signs[scores.roles == EVALUATION], None
+    runs = evaluation_signs.shape[0]
+    for row in chosen.failed_runs:
+        require(0 <= row < runs, f"Expected failed_runs within 0..{runs - 1}, got {row}.")
+    plan = Preregistration.default(
+        "batchwise", m=m, batch_size=batch_size, L=runs, zeta=chosen.zeta, delta=chosen.delta, r=chosen.r
+    )
+    if outputs is None:
+        outputs = bounding.attack(scores, plan, variance=chosen.variance)
+    failed = np.isin(np.arange(runs), chosen.failed_runs)
+    folder = None if chosen.out is None else chosen.out / chosen.name
+    record = bounding.record(
+        plan,
+        outputs,
+        evaluation_signs,
+        failed,
+        folder,
+        method=chosen.name,
+        title=chosen.name,
+        definition=chosen.definition,
+        calibration_runs=calibration_runs,
+        notes=[
+            "Scores came from outside: it rests on whoever made them that the sign vectors were drawn independently and "
+            "uniformly, that every run had its own noise, and that zeta, delta, r and the number of runs were fixed before "
+            "the first evaluation run."
+        ],
+    )
+    if folder is not None:
+        if scores is not None:
+            scores.save(folder / "scores.npz")
+        records.write_json(folder / "bound.json", record.to_json())
+        facts = {
+            "config": {k: str(v) for k, v in dataclasses.asdict(chosen).items()},
+            "preregistration": plan.to_json(),
+        }
+        records.write_json(chosen.out / "manifest.json", {"schema": records.SCHEMA, "title": chosen.name, **facts})
+    return record
+
+
+def _score_record(chosen: Bound, signs: np.ndarray) -> ScoreRecord:
+    """Calibration and evaluation scores with their signs, from either way of handing them in."""
+    require(chosen.scores is not None, "Expected --scores with the evaluation runs' scores.")
+    m = signs.shape[1]
+    scores = _as_scores(read_array(chosen.scores, "scores"), "scores", m)
+    require(
+        scores.shape[0] == signs.shape[0],
+        f"Expected as many rows in scores as in signs, got {scores.shape[0]} and {signs.shape[0]}.",
+    )
+    if chosen.calibration is not None:
+        k, runs = chosen.calibration, scores.shape[0]
+        require(
+            2 <= k < runs,
+            f"Expected 2 <= calibration={k} < {runs} rows of scores, so that some are left for evaluation.",
+        )
+        calibration, calibration_signs, scores, signs = scores[:k], signs[:k], scores[k:], signs[k:]
+    else:
+        sides = [(chosen.in_scores, "in_scores", 1), (chosen.out_scores, "out_scores", -1)]
+        parts = [_as_scores(read_array(path, name), name, m) for path, name, _ in sides]
+        calibration = np.concatenate(parts)
+        calibration_signs = np.repeat(np.array([1, -1], np.int8), [p.shape[0] for p in parts])[:, None] * np.ones(
+            (1, m), np.int8
+        )
+    require(
+        calibration.shape[1:] == scores.shape[1:],
+        f"Expected one shape per run in calibration and evaluation scores, got {calibration.shape[1:]} and {scores.shape[1:]}.",
+    )
+    _require_finite(scores, "scores", chosen.failed_runs)
+    _require_finite(calibration, "calibration scores")
+    counts = (calibration.shape[0], scores.shape[0])
+    return ScoreRecord(
+        signs=np.concatenate([calibration_signs, signs]).astype(np.int8),
+        roles=np.repeat(np.array([CALIBRATION, EVALUATION], np.int8), counts),
+        indices=np.concatenate([np.arange(n) for n in counts]),
+        scores=np.concatenate([calibration, scores]).astype(np.float32),
+        accuracy={},
+        failed=np.concatenate([np.zeros(counts[0], bool), np.isin(np.arange(counts[1]), chosen.failed_runs)]),
+    )
