@@ -16,7 +16,7 @@ fast: $(VENV)/installed-test      ## without the slow ones
 lint: $(VENV)/installed-dev       ## format, lint, types, layer rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/pyrefly check
+	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
 	$(BIN)/lint-imports
 
 format: $(VENV)/installed-dev

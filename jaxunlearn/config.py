@@ -126,7 +126,7 @@ class Audit:
         if self.predictor == "joint":
             _validate.require(
                 self.m <= 12,
-                f"Expected m={self.m} <= 12 for predictor='joint', because every sign vector has calibration runs of its own; "
+                f"Expected m={self.m} <= 12 for predictor='joint', since every sign vector has calibration runs of its own; "
                 f"use a larger candidate_batch_size (now {self.candidate_batch_size}).",
             )
 

@@ -135,8 +135,9 @@ class BoundRecord:
         )
         names = {f.name for f in dataclasses.fields(cls)}
         try:
-            fields = {k: v for k, v in data.items() if k in names}
-            return cls(**{**fields, "bounds": [BoundEntry(**b) for b in data["bounds"]]})
+            fields: dict[str, Any] = {k: v for k, v in data.items() if k in names}
+            fields["bounds"] = [BoundEntry(**b) for b in data["bounds"]]
+            return cls(**fields)
         except (KeyError, TypeError) as error:
             raise InputError(f"bound.json lacks a field ({error}); run the audit again.") from error
 
@@ -149,7 +150,7 @@ class ScoreRecord:
         signs: [runs, m] int8 in {-1, +1}.
         roles: [runs] int8, CALIBRATION or EVALUATION.
         indices: [runs] int64, the run's number within its role; with the role it names the run's key.
-        scores: [runs, m, B] float32, higher = more likely still in the model.
+        scores: [runs, m, B] floats, higher = more likely still in the model.
         accuracy: name -> [runs] float32 in [0, 1].
         failed: [runs] bool, runs whose scores are not finite.
     """
@@ -209,7 +210,7 @@ def read_json(path: Path) -> Any:
 def write_npz(path: Path, **arrays: np.ndarray) -> None:
     """Writes an uncompressed npz atomically."""
     buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
+    np.savez(buffer, allow_pickle=False, **arrays)
     write_bytes(path, buffer.getvalue())
 
 

@@ -29,10 +29,10 @@ class Batch(NamedTuple):
 
 
 class ForgetRetain(NamedTuple):
-    """The batches of one unlearning step; a part that the phase does not ask for is None."""
+    """The batches of one unlearning step; a part that the phase does not ask for is None and must not be touched."""
 
-    retain: Batch | None
-    forget: Batch | None
+    retain: Batch
+    forget: Batch
 
 
 class Model(NamedTuple):

@@ -19,6 +19,7 @@ is therefore a binomial mixture of shifted gamma variables.
 
 import math
 from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 from scipy.optimize import brentq
@@ -155,7 +156,7 @@ def log_sum_tail(log_pmf: np.ndarray, runs: int, total: int) -> float:
         high = 1.0
         while excess(high) < 0 and high < 1e4:
             high *= 2.0
-        rate = brentq(excess, 0.0, high, xtol=1e-6 * high) if excess(high) > 0 else high
+        rate = cast(float, brentq(excess, 0.0, high, xtol=1e-6 * high)) if excess(high) > 0 else high
     log_norm, mass = tilt(rate)
     size = 1 << (r * runs).bit_length()
     power = np.fft.irfft(np.fft.rfft(mass, size) ** runs, size)[total : r * runs + 1]
@@ -187,7 +188,7 @@ def solve(log_tail: Callable[[float], float], log_zeta: float, start: float) -> 
         if high > 1e9:
             return high
         high *= 2.0
-    root = brentq(gap, 0.0, high, xtol=TOLERANCE, rtol=1e-12)
+    root = cast(float, brentq(gap, 0.0, high, xtol=TOLERANCE, rtol=1e-12))
     step = TOLERANCE
     while root > 0 and gap(root) > 0:  # brentq may end on the side that is not rejected
         root, step = max(0.0, root - step), step * 4

@@ -58,8 +58,10 @@ class _Runs:
     ranks: np.ndarray | None
 
     def overlaps(self, r: int) -> np.ndarray:
-        guesses = self.guesses if self.guesses is not None else design.guess(self.llr, r)
-        return design.overlaps(guesses, self.signs)
+        if self.guesses is not None:
+            return design.overlaps(self.guesses, self.signs)
+        assert self.llr is not None  # one of the two is always there
+        return design.overlaps(design.guess(self.llr, r), self.signs)
 
 
 def evaluate(
@@ -170,10 +172,12 @@ def _entry(p: Preregistration, runs: _Runs, name: str, r: int | None, zeta: floa
     if name == "evidence":
         bound = bounds.evidence(runs.log_p, m=p.m, **levels)
     elif name == "lattice":
-        require(runs.ranks is not None, f"Expected m={p.m} <= 19 for the lattice bound; use evidence.")
+        if runs.ranks is None:
+            raise InputError(f"Expected m={p.m} <= 19 for the lattice bound; use evidence.")
         bound = bounds.lattice(runs.ranks, support=design.support(p.m), **levels)
     elif name == "overlap":
-        require(r is not None, "Expected a guess budget r for the overlap bound.")
+        if r is None:
+            raise InputError("Expected a guess budget r for the overlap bound.")
         bound = bounds.overlap(runs.overlaps(r), m=p.m, r=r, **levels)
     elif name == "count":
         bound = bounds.count(runs.log_p, alpha=p.alpha, log_support=design.log_support(p.m), **levels)
@@ -200,6 +204,7 @@ def _record(bound: bounds.Bound, status: str, r: int | None = None) -> BoundEntr
 def _pairwise_reference(p: Preregistration, runs: _Runs) -> list[BoundEntry]:
     """Clopper-Pearson on telling the two forget sets apart; none if only one of them was drawn."""
     first = runs.signs[:, 0] > 0
+    assert runs.guesses is not None  # the pairwise predictor guesses a whole vector
     said_first = runs.guesses[:, 0] > 0
     if first.all() or not first.any():
         return []

@@ -6,6 +6,7 @@
 """
 
 import math
+from typing import cast
 
 import numpy as np
 from scipy.optimize import brentq
@@ -66,7 +67,7 @@ def paper_mean(overlaps: np.ndarray, *, m: int, r: int, zeta: float) -> Bound:
         high = 1.0
         while slope(high) < 0:
             high *= 2.0
-        rate = brentq(slope, 0.0, high, xtol=1e-12)
+        rate = cast(float, brentq(slope, 0.0, high, xtol=1e-12))
         log_least = float(np.logaddexp.reduce(log_counts + rate * u)) - rate * mean
     share = math.log(zeta) / runs
     return _paper("paper_mean", mean, share - log_least, share - float(log_counts[r]), m, zeta)

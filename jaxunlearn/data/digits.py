@@ -1,5 +1,7 @@
 """The embedded default: 1,797 real handwritten digits, 8 x 8, from scikit-learn (UCI, Alpaydin and Kaynak, 1998)."""
 
+from typing import Any
+
 import numpy as np
 
 from jaxunlearn.data.splits import Dataset
@@ -11,7 +13,7 @@ def load() -> Dataset:
     """All 1,797 digits in [0, 1]: the last 297 (other writers) for testing, 1,500 for training. Needs no download."""
     from sklearn.datasets import load_digits
 
-    bunch = load_digits()
+    bunch: Any = load_digits()
     x = (bunch.images / 16.0).astype(np.float32)[..., None]
     y = bunch.target.astype(np.int32)
     train = x.shape[0] - TEST_SIZE

@@ -128,7 +128,7 @@ def _from_npz(folder: Path, name: str):
 def _from_tfds(name: str):
     if importlib.util.find_spec("tensorflow_datasets") is None:
         return None
-    import tensorflow_datasets as tfds
+    import tensorflow_datasets as tfds  # type: ignore[import-not-found]
 
     def arrays(split):
         data = tfds.as_numpy(tfds.load(name, split=split, batch_size=-1))

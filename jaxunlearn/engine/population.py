@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Bool, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
 from jaxunlearn.data import schedule
 from jaxunlearn.engine.plan import AXIS, Plan
@@ -159,8 +159,8 @@ def pad(tree: Any, size: int) -> Any:
     return jax.tree.map(lambda a: jnp.concatenate([a, jnp.repeat(a[-1:], size - a.shape[0], axis=0)]), tree)
 
 
-def members(signs: np.ndarray, sizes: Sizes) -> Bool[Array, "runs n"]:
-    """[R, n] which rows each run trains on: the whole retain set and the candidate batches of sign +1."""
+def members(signs: np.ndarray, sizes: Sizes) -> np.ndarray:
+    """[R, n] bool: which rows each run trains on: the whole retain set and the candidate batches of sign +1."""
     batch_size = sizes.pool // signs.shape[1]
     candidates = np.repeat(signs > 0, batch_size, axis=1)
     return np.concatenate([np.ones((signs.shape[0], sizes.retain), bool), candidates], axis=1)

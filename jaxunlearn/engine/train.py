@@ -1,6 +1,6 @@
 """One run's loop over a phase: whole epochs inside one compiled call."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -103,8 +103,8 @@ def advance(
             step = epoch * per_epoch + index
             batch = gather(own, index)
             other = None if companion is None else gather(companion, index % companion[0].shape[0])
-            pair = ForgetRetain(other, batch) if phase.source == "forget" else ForgetRetain(batch, other)
-            return phase.update(jax.random.fold_in(key, step), state, pair, step)
+            parts: Any = (other, batch) if phase.source == "forget" else (batch, other)
+            return phase.update(jax.random.fold_in(key, step), state, ForgetRetain(*parts), step)
 
         return lax.fori_loop(0, jnp.minimum(per_epoch, limit - epoch * per_epoch), step_body, state)
 

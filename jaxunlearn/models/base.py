@@ -1,6 +1,7 @@
 """A flax module in, pure functions out."""
 
 import math
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -23,7 +24,7 @@ def from_module(module: nn.Module, input_shape: tuple[int, ...]) -> Model:
     def init(key):
         return module.init(key, jnp.zeros((1, *input_shape), jnp.float32))["params"]
 
-    def apply(params, x):
+    def apply(params, x) -> Any:
         return module.apply({"params": params}, x)
 
     return Model(init, apply)

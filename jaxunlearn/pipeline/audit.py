@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from jaxunlearn import config as configuration
 from jaxunlearn import records
 from jaxunlearn.audit.preregistration import Preregistration
 from jaxunlearn.engine import store
+from jaxunlearn.engine.population import Progress, Runs
 from jaxunlearn.pipeline import bounding
 from jaxunlearn.pipeline.task import TRAINING, UNLEARNING, Task, build
 from jaxunlearn.records import BoundRecord, ScoreRecord
@@ -48,7 +49,11 @@ class Bar:
 
     def chunk(self, runs: int, parts: int = 1) -> Callable[[float], None]:
         """A callback for one chunk of ``runs`` runs whose work comes in ``parts`` phases."""
-        return lambda share: self._bar.update(share * runs / parts) and None
+
+        def move(share: float) -> None:
+            self._bar.update(share * runs / parts)
+
+        return move
 
     def skip(self, runs: int) -> None:
         """Counts runs that were found finished; they do not enter the rate."""
@@ -227,19 +232,7 @@ def unlearn_and_score(
             bar.skip(runs)
             parts.append(part)
             continue
-        chunk = task.chunk(rows, stage=UNLEARNING, salt=salt)
-        for attempt in range(2):
-            began = time.perf_counter()
-            params = task.initial(rows) if unlearner.from_scratch else population.load(number, rows)
-            progress = bar.chunk(runs, len(runners)) if attempt == 0 else None
-            for runner in runners:
-                params = runner(chunk, params, progress)
-            unlearned = time.perf_counter()
-            part = {key: np.asarray(value)[:runs] for key, value in task.score(params, chunk.member).items()}
-            part["failed"] = ~_finite({"scores": part["scores"]})
-            part["seconds"] = np.array([unlearned - began, time.perf_counter() - unlearned])
-            if not part["failed"].any():
-                break
+        part = _unlearn_chunk(task, unlearner, runners, population, number, salt, bar.chunk(runs, max(1, len(runners))))
         with store.disk_errors(folder):
             records.write_npz(path, **part)
         parts.append(part)
@@ -256,6 +249,35 @@ def unlearn_and_score(
     )
     seconds = np.sum([part["seconds"] for part in parts], axis=0)
     return scores, {"unlearn": float(seconds[0]), "score": float(seconds[1])}
+
+
+def _unlearn_chunk(
+    task: Task,
+    unlearner: Unlearner,
+    runners: Sequence[Callable[[Runs, Params, Progress | None], Params]],
+    population: Population,
+    number: int,
+    salt: int,
+    progress: Progress,
+) -> dict[str, np.ndarray]:
+    """Unlearns and scores one chunk; once more with the same keys if a run's scores are not finite."""
+    rows = task.chunks[number]
+    chunk = task.chunk(rows, stage=UNLEARNING, salt=salt)
+    part: dict[str, np.ndarray] = {}
+    for attempt in range(2):
+        began = time.perf_counter()
+        params = task.initial(rows) if unlearner.from_scratch else population.load(number, rows)
+        for runner in runners:
+            params = runner(chunk, params, progress if attempt == 0 else None)
+        unlearned = time.perf_counter()
+        part = {
+            key: np.asarray(value)[: rows.stop - rows.start] for key, value in task.score(params, chunk.member).items()
+        }
+        part["failed"] = ~_finite({"scores": part["scores"]})
+        part["seconds"] = np.array([unlearned - began, time.perf_counter() - unlearned])
+        if not part["failed"].any():
+            break
+    return part
 
 
 def accuracy_summary(scores: ScoreRecord) -> dict[str, dict[str, float]]:

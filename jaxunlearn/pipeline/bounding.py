@@ -70,7 +70,9 @@ def record(
         The record of bound.json.
     """
     began = time.perf_counter()
-    found = evaluate(plan, signs=signs, failed=failed, **outputs)
+    found = evaluate(
+        plan, signs=signs, failed=failed, llr=outputs.get("llr"), log_likelihoods=outputs.get("log_likelihoods")
+    )
     if folder is not None:
         overlaps = np.array(found.overlaps[plan.r])
         log_p = np.array(found.log_p_values)

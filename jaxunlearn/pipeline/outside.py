@@ -9,6 +9,10 @@ import numpy as np
 
 from jaxunlearn import records
 from jaxunlearn._validate import InputError, require
+from jaxunlearn.audit import design
+from jaxunlearn.audit.preregistration import Preregistration
+from jaxunlearn.engine import store
+from jaxunlearn.pipeline import bounding
 from jaxunlearn.records import CALIBRATION, EVALUATION, BoundRecord, ScoreRecord
 
 
@@ -92,8 +96,8 @@ def _as_scores(array: np.ndarray, name: str, m: int) -> np.ndarray:
 
 
 def _require_finite(array: np.ndarray, name: str, allowed: tuple[int, ...] = ()) -> None:
-    finite = np.isfinite(array).reshape(array.shape[0], -1).all(axis=1)
-    finite[list(allowed)] = True
+    finite = np.asarray(np.isfinite(array).reshape(array.shape[0], -1).all(axis=1))
+    finite |= np.isin(np.arange(finite.size), allowed)
     if not finite.all():
         row = int(np.argmin(finite))
         raise InputError(
@@ -108,53 +112,49 @@ def run(chosen: Bound) -> BoundRecord:
     Raises:
         InputError: Anything wrong with the input; the message names the argument and the fix.
     """
-    from jaxunlearn.audit import design
-    from jaxunlearn.audit.preregistration import Preregistration
-    from jaxunlearn.pipeline import bounding
-
     signs = read_array(chosen.signs, "signs")
     require(signs.ndim == 2, f"Expected signs of shape [runs, m], got {signs.shape}.")
     signs = design.check_signs(signs)
     m = signs.shape[1]
     ways = [
         chosen.scores is not None and chosen.calibration is not None,
-        chosen.in_scores is not None,
+        chosen.scores is not None and chosen.in_scores is not None and chosen.out_scores is not None,
         chosen.llr is not None,
     ]
     require(
-        sum(ways) == 1 and (chosen.in_scores is None) == (chosen.out_scores is None),
-        "Expected one of: --scores with --calibration; --scores with --in-scores and --out-scores; --llr.",
+        sum(ways) == 1,
+        "Expected exactly one of: --scores with --calibration; --scores with --in-scores and --out-scores; --llr.",
     )
-    if chosen.llr is not None:
-        llr = read_array(chosen.llr, "llr")
-        require(llr.shape == signs.shape, f"Expected llr of shape {signs.shape} = signs.shape, got {llr.shape}.")
-        _require_finite(llr, "llr", chosen.failed_runs)
-        scores, calibration_runs, batch_size = None, 0, 1
-        evaluation_signs, outputs = signs, {"llr": llr.astype(np.float64)}
-    else:
-        scores = _score_record(chosen, signs)
-        calibration_runs, batch_size = int(np.sum(scores.roles == CALIBRATION)), scores.scores.shape[2]
-        evaluation_signs, outputs = scores.signs[scores.roles == EVALUATION], None
-    runs = evaluation_signs.shape[0]
+    scores = None if chosen.llr is not None else _score_record(chosen, signs)
+    evaluation = signs if scores is None else scores.signs[scores.roles == EVALUATION]
+    runs = evaluation.shape[0]
     for row in chosen.failed_runs:
         require(0 <= row < runs, f"Expected failed_runs within 0..{runs - 1}, got {row}.")
     plan = Preregistration.default(
-        "batchwise", m=m, batch_size=batch_size, L=runs, zeta=chosen.zeta, delta=chosen.delta, r=chosen.r
+        "batchwise",
+        m=m,
+        batch_size=1 if scores is None else scores.scores.shape[2],
+        L=runs,
+        zeta=chosen.zeta,
+        delta=chosen.delta,
+        r=chosen.r,
     )
-    if outputs is None:
-        outputs = bounding.attack(scores, plan, variance=chosen.variance)
-    failed = np.isin(np.arange(runs), chosen.failed_runs)
     folder = None if chosen.out is None else chosen.out / chosen.name
+    if chosen.out is not None:
+        settings = {k: str(v) for k, v in dataclasses.asdict(chosen).items() if k not in ("out", "json")}
+        store.open_manifest(chosen.out, "manifest.json", settings, title=chosen.name, preregistration=plan.to_json())
     record = bounding.record(
         plan,
-        outputs,
-        evaluation_signs,
-        failed,
+        {"llr": _read_llr(chosen, signs)}
+        if scores is None
+        else bounding.attack(scores, plan, variance=chosen.variance),
+        evaluation,
+        np.isin(np.arange(runs), chosen.failed_runs),
         folder,
         method=chosen.name,
         title=chosen.name,
         definition=chosen.definition,
-        calibration_runs=calibration_runs,
+        calibration_runs=0 if scores is None else int(np.sum(scores.roles == CALIBRATION)),
         notes=[
             "Scores came from outside: it rests on whoever made them that the sign vectors were drawn independently and "
             "uniformly, that every run had its own noise, and that zeta, delta, r and the number of runs were fixed before "
@@ -162,22 +162,30 @@ def run(chosen: Bound) -> BoundRecord:
         ],
     )
     if folder is not None:
-        if scores is not None:
-            scores.save(folder / "scores.npz")
-        records.write_json(folder / "bound.json", record.to_json())
-        facts = {
-            "config": {k: str(v) for k, v in dataclasses.asdict(chosen).items()},
-            "preregistration": plan.to_json(),
-        }
-        records.write_json(chosen.out / "manifest.json", {"schema": records.SCHEMA, "title": chosen.name, **facts})
+        with store.disk_errors(folder):
+            if scores is not None:
+                scores.save(folder / "scores.npz")
+            records.write_json(folder / "bound.json", record.to_json())
     return record
+
+
+def _read_llr(chosen: Bound, signs: np.ndarray) -> np.ndarray:
+    assert chosen.llr is not None
+    llr = read_array(chosen.llr, "llr")
+    require(llr.shape == signs.shape, f"Expected llr of shape {signs.shape} = signs.shape, got {llr.shape}.")
+    _require_finite(llr, "llr", chosen.failed_runs)
+    return llr.astype(np.float64)
 
 
 def _score_record(chosen: Bound, signs: np.ndarray) -> ScoreRecord:
     """Calibration and evaluation scores with their signs, from either way of handing them in."""
-    require(chosen.scores is not None, "Expected --scores with the evaluation runs' scores.")
     m = signs.shape[1]
-    scores = _as_scores(read_array(chosen.scores, "scores"), "scores", m)
+
+    def read(path: Path | None, name: str) -> np.ndarray:
+        assert path is not None  # the ways of handing scores in were checked
+        return _as_scores(read_array(path, name), name, m)
+
+    scores = read(chosen.scores, "scores")
     require(
         scores.shape[0] == signs.shape[0],
         f"Expected as many rows in scores as in signs, got {scores.shape[0]} and {signs.shape[0]}.",
@@ -190,15 +198,14 @@ def _score_record(chosen: Bound, signs: np.ndarray) -> ScoreRecord:
         )
         calibration, calibration_signs, scores, signs = scores[:k], signs[:k], scores[k:], signs[k:]
     else:
-        sides = [(chosen.in_scores, "in_scores", 1), (chosen.out_scores, "out_scores", -1)]
-        parts = [_as_scores(read_array(path, name), name, m) for path, name, _ in sides]
+        parts = read(chosen.in_scores, "in_scores"), read(chosen.out_scores, "out_scores")
         calibration = np.concatenate(parts)
-        calibration_signs = np.repeat(np.array([1, -1], np.int8), [p.shape[0] for p in parts])[:, None] * np.ones(
-            (1, m), np.int8
-        )
+        sides = np.repeat(np.array([1, -1], np.int8), [part.shape[0] for part in parts])
+        calibration_signs = np.repeat(sides[:, None], m, axis=1)
     require(
         calibration.shape[1:] == scores.shape[1:],
-        f"Expected one shape per run in calibration and evaluation scores, got {calibration.shape[1:]} and {scores.shape[1:]}.",
+        f"Expected one shape per run in calibration and evaluation scores, got {calibration.shape[1:]} and "
+        f"{scores.shape[1:]}.",
     )
     _require_finite(scores, "scores", chosen.failed_runs)
     _require_finite(calibration, "calibration scores")
@@ -207,7 +214,7 @@ def _score_record(chosen: Bound, signs: np.ndarray) -> ScoreRecord:
         signs=np.concatenate([calibration_signs, signs]).astype(np.int8),
         roles=np.repeat(np.array([CALIBRATION, EVALUATION], np.int8), counts),
         indices=np.concatenate([np.arange(n) for n in counts]),
-        scores=np.concatenate([calibration, scores]).astype(np.float32),
+        scores=np.concatenate([calibration, scores]),
         accuracy={},
         failed=np.concatenate([np.zeros(counts[0], bool), np.isin(np.arange(counts[1]), chosen.failed_runs)]),
     )
