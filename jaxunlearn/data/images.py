@@ -104,6 +104,11 @@ def _from_pickles(folder: Path, name: str):
     if raw is None:
         return None
     parts = [unpickle(data) for data in raw]
+    for part in parts:
+        require(
+            isinstance(part, dict) and {b"data", key} <= set(part),
+            f"Expected data and {key.decode()} in every {name} batch, but one lacks them; download the official archive again.",
+        )
     images = [np.asarray(p[b"data"], np.uint8).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1) for p in parts]
     labels = [np.asarray(p[key], np.int32) for p in parts]
     return np.concatenate(images[:-1]), np.concatenate(labels[:-1]), images[-1], labels[-1]

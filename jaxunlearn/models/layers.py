@@ -20,6 +20,8 @@ from jaxtyping import Array, Float
 ConvForm = Literal["canonical", "patches", "plain"]
 CONV_FORMS: tuple[str, ...] = get_args(ConvForm)
 _NUMBERS = ("NHWC", "HWIO", "NHWC")
+FEW_CHANNELS = 4
+"""With so few input channels (a first layer) one narrow matrix product beats a convolution, which would run half empty."""
 
 
 def _convolve(x, kernel, padding):
@@ -49,12 +51,17 @@ def _canonical_backward(residuals, dy):
 _canonical.defvjp(_canonical_forward, _canonical_backward)
 
 
-def _patches(x, kernel):
-    height, width, _, out = kernel.shape
+def _shifted(x, height, width):
+    """[b, h, w, height * width * i]: the inputs under every kernel position, slices side by side."""
     rows, columns = x.shape[1:3]
     padded = jnp.pad(x, ((0, 0), (height // 2, height // 2), (width // 2, width // 2), (0, 0)))
-    shifted = [padded[:, i : i + rows, j : j + columns] for i in range(height) for j in range(width)]
-    return jnp.concatenate(shifted, axis=-1) @ kernel.reshape(-1, out)
+    slices = [padded[:, i : i + rows, j : j + columns] for i in range(height) for j in range(width)]
+    return jnp.concatenate(slices, axis=-1)
+
+
+def _patches(x, kernel):
+    height, width, _, out = kernel.shape
+    return _shifted(x, height, width) @ kernel.reshape(-1, out)
 
 
 def convolve(
@@ -70,7 +77,7 @@ def convolve(
     Returns:
         Outputs of the inputs' spatial size.
     """
-    if form == "patches":
+    if form == "patches" or (form == "canonical" and kernel.shape[2] <= FEW_CHANNELS):
         return _patches(x, kernel)
     return _canonical(x, kernel) if form == "canonical" else _convolve(x, kernel, "SAME")
 
@@ -100,7 +107,22 @@ def group_norm(
     return x * factor + (bias[None, None, None, :] - mean * factor)
 
 
+@jax.custom_jvp
 def max_pool(x: Float[Array, "b h w c"]) -> Float[Array, "b h/2 w/2 c"]:
-    """2 x 2 maximum, stride 2, by a reshape: its gradient is elementwise, with no select-and-scatter."""
+    """2 x 2 maximum, stride 2; its gradient is shared equally by equal maxima.
+
+    The derivative is written out: elementwise comparisons, where XLA would scatter or recompute the reduction.
+    """
     b, h, w, c = x.shape
     return jnp.max(x.reshape(b, h // 2, 2, w // 2, 2, c), axis=(2, 4))
+
+
+@max_pool.defjvp
+def _max_pool_jvp(primals, tangents):
+    (x,), (dx,) = primals, tangents
+    b, h, w, c = x.shape
+    y = max_pool(x)
+    windows = (b, h // 2, 2, w // 2, 2, c)
+    is_max = (x.reshape(windows) == y[:, :, None, :, None, :]).astype(x.dtype)
+    share = is_max / jnp.sum(is_max, axis=(2, 4), keepdims=True)
+    return y, jnp.sum(share * dx.reshape(windows), axis=(2, 4))

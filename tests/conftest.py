@@ -1,0 +1,32 @@
+"""Shared by all tests: four host devices, strict shapes, fresh trace counts, and the folder of real data."""
+
+import os
+from pathlib import Path
+
+os.environ["JAX_NUM_CPU_DEVICES"] = "4"  # also tells the command line, run in-process, not to choose a number itself
+
+import chex  # noqa: E402
+import jax  # noqa: E402
+import pytest  # noqa: E402
+
+# Before any back end is up: device-count invariance is tested in-process, on meshes over the first 1, 2 and 4 of these.
+jax.config.update("jax_num_cpu_devices", 4)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture(autouse=True)
+def _fresh_trace_counts():
+    chex.clear_trace_counter()
+
+
+@pytest.fixture
+def data_dir():
+    """The folder with the real data files; absent, the test is skipped on a desk and fails in CI."""
+    named = os.environ.get("JAXUNLEARN_DATA")
+    if named and Path(named).is_dir():
+        return Path(named)
+    problem = f"JAXUNLEARN_DATA={named} is no folder" if named else "JAXUNLEARN_DATA is not set"
+    fix = "set it to the folder with cifar10_train*.npz, cifar10_test*.npz and the MNIST t10k idx files"
+    if os.environ.get("CI"):
+        pytest.fail(f"{problem}; {fix}")
+    pytest.skip(f"{problem}; {fix}")
