@@ -9,6 +9,8 @@ import chex  # noqa: E402
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
+NAMED_DATA = os.environ.get("JAXUNLEARN_DATA")  # as the session was started: tests set it to empty folders
+
 # Before any back end is up: device-count invariance is tested in-process, on meshes over the first 1, 2 and 4 of these.
 jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -22,7 +24,7 @@ def _fresh_trace_counts():
 @pytest.fixture
 def data_dir():
     """The folder with the real data files; absent, the test is skipped on a desk and fails in CI."""
-    named = os.environ.get("JAXUNLEARN_DATA")
+    named = NAMED_DATA
     if named and Path(named).is_dir():
         return Path(named)
     problem = f"JAXUNLEARN_DATA={named} is no folder" if named else "JAXUNLEARN_DATA is not set"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxunlearn import records
 from jaxunlearn._validate import InputError, require
 from jaxunlearn.data.splits import Dataset
 
@@ -89,8 +90,9 @@ def _members(folder: Path, archive: str, inner: str, names: list[str]) -> list[b
             with tarfile.open(folder / archive) as tar:
                 return [tar.extractfile(f"{inner}/{name}").read() for name in names]  # type: ignore[union-attr]
         except (tarfile.TarError, KeyError, OSError, EOFError) as error:
+            reason = str(error).splitlines()[0]  # tarfile lists every format it tried, a line each
             raise InputError(
-                f"Expected the official archive in {folder / archive}, but it cannot be read ({error}); download it again."
+                f"Expected the official archive in {folder / archive}, but it cannot be read ({reason}); download it again."
             ) from error
     return None
 
@@ -104,13 +106,13 @@ def _from_pickles(folder: Path, name: str):
     if raw is None:
         return None
     parts = [unpickle(data) for data in raw]
-    for part in parts:
-        require(
-            isinstance(part, dict) and {b"data", key} <= set(part),
-            f"Expected data and {key.decode()} in every {name} batch, but one lacks them; download the official archive again.",
-        )
-    images = [np.asarray(p[b"data"], np.uint8).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1) for p in parts]
-    labels = [np.asarray(p[key], np.int32) for p in parts]
+    try:
+        images = [np.asarray(p[b"data"], np.uint8).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1) for p in parts]
+        labels = [np.asarray(p[key], np.int32) for p in parts]
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"Expected images and labels in every {name} batch in {folder}, but one lacks them ({error}); download it again."
+        ) from error
     return np.concatenate(images[:-1]), np.concatenate(labels[:-1]), images[-1], labels[-1]
 
 
@@ -121,12 +123,12 @@ def _from_npz(folder: Path, name: str):
     arrays = []
     for part in ("train", "test"):
         path = found[part][0]
-        with np.load(path, allow_pickle=False) as file:
-            require(
-                {"images", "labels"} <= set(file.files),
-                f"Expected arrays images and labels in {path}, got {', '.join(file.files)}.",
-            )
-            arrays += [file["images"], file["labels"].astype(np.int32)]
+        file = records.read_npz(path)
+        require(
+            {"images", "labels"} <= set(file),
+            f"Expected arrays images and labels in {path}, got {', '.join(file)}.",
+        )
+        arrays += [file["images"], file["labels"].astype(np.int32)]
     return tuple(arrays)
 
 
