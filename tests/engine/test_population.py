@@ -55,7 +55,9 @@ def by_hand(problem, run, source):
     """Plain Python over a data set that truly lacks the absent rows: no mask, no padding, no weights."""
     x, y, signs = problem
     have = members(signs, SIZES)[run]
-    keep = {"train": have, "retain": np.arange(have.size) < RETAIN, "forget": have & (np.arange(have.size) >= RETAIN)}[source]
+    keep = {"train": have, "retain": np.arange(have.size) < RETAIN, "forget": have & (np.arange(have.size) >= RETAIN)}[
+        source
+    ]
     orders = np.asarray(schedule.orders(jax.random.fold_in(jax.random.key(5), 0), EPOCHS, x.shape[0]))
     steps = EPOCHS * -(-int(keep.sum()) // BATCH)
     optimizer = base.sgd(base.one_cycle(0.1, steps), weight_decay=5e-4, momentum=0.5)
@@ -125,9 +127,7 @@ def test_max_steps_stops_inside_an_epoch(problem):
 
 def test_only_the_runs_own_forget_set_is_ascended(problem):
     x, y, signs = problem
-    phase = base.from_loss(
-        lambda p, b: -LOSS(p, b.forget), base.sgd(0.1), source="forget", epochs=2, batch_size=4
-    )
+    phase = base.from_loss(lambda p, b: -LOSS(p, b.forget), base.sgd(0.1), source="forget", epochs=2, batch_size=4)
     reference = train(problem, phase)
     absent = np.flatnonzero(~members(signs, SIZES)[0])
     changed = y.copy()
