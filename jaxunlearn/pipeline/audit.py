@@ -58,9 +58,10 @@ class Bar:
     def skip(self, runs: int) -> None:
         """Counts runs that were found finished; they do not enter the rate."""
         self._found += runs
-        self._bar.initial += runs
-        self._bar.n += runs
-        self._bar.refresh()
+        if not self._bar.disable:
+            self._bar.initial += runs
+            self._bar.n += runs
+            self._bar.refresh()
 
     def close(self) -> None:
         """Ends the bar's line."""

@@ -83,7 +83,16 @@ def test_unknown_command_is_suggested(capsys):
 
 def test_bound_and_imports_do_without_jax(files):
     folder, _, _ = files
-    words = ["bound", "--signs", f"{folder}/signs.npy", "--scores", f"{folder}/scores.npz", "--calibration", "30", "--json"]
+    words = [
+        "bound",
+        "--signs",
+        f"{folder}/signs.npy",
+        "--scores",
+        f"{folder}/scores.npz",
+        "--calibration",
+        "30",
+        "--json",
+    ]
     code = f"import sys; from jaxunlearn.cli import main; assert main({words!r}) == 0; "
     code += "assert not {'jax', 'tensorflow', 'torch', 'transformers', 'datasets'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)

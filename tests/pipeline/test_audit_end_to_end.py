@@ -103,7 +103,10 @@ def broken(task):
 def test_failed_runs_count_as_no_evidence_and_are_never_dropped(tmp_path, monkeypatch):
     (tmp_path / "nan_method.py").write_text(NAN_METHOD)
     monkeypatch.chdir(tmp_path)
-    assert audit(tmp_path / "out", "--methods", "nan_method:broken", "--evaluation-runs", "12") == 0
+    assert (
+        audit(tmp_path / "out", "--methods", "nan_method:broken", "--evaluation-runs", "12", "--calibration-runs", "40")
+        == 0
+    )
     record = read(tmp_path / "out", "nan_method.broken")
     assert record["failed_runs"] and len(record["log_p_values"]) == 12
     assert all(record["log_p_values"][run] == 0 for run in record["failed_runs"])
@@ -118,7 +121,9 @@ def test_the_example_of_an_own_method_runs(tmp_path, monkeypatch):
 def test_kill_and_resume_end_in_the_same_bits(tmp_path):
     def start(out):
         command = [sys.executable, "-m", "jaxunlearn.cli", "audit", "digits", "--out", str(out), *SMALL]
-        return subprocess.Popen([*command, "--methods", "finetune"], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        return subprocess.Popen(
+            [*command, "--methods", "finetune"], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        )
 
     assert start(tmp_path / "whole").wait() == 0
     cut = tmp_path / "cut"

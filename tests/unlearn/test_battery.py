@@ -126,7 +126,9 @@ def test_one_interleaved_step_by_hand():
     retain, forget = jax.grad(LOSS)(PARAMS, PAIR.retain), jax.grad(LOSS)(PARAMS, PAIR.forget)
     key = jax.random.key(0)
     active, plain = (phase.update(key, PARAMS, PAIR, jnp.int32(step)) for step in (2, 3))
-    assert_equal(active, jax.tree.map(lambda p, r, f: p - 0.1 * (r - 0.75 * f), PARAMS, retain, forget), rtol=1e-5, atol=1e-6)
+    assert_equal(
+        active, jax.tree.map(lambda p, r, f: p - 0.1 * (r - 0.75 * f), PARAMS, retain, forget), rtol=1e-5, atol=1e-6
+    )
     assert_equal(plain, jax.tree.map(lambda p, r: p - 0.1 * r, PARAMS, retain), rtol=1e-5, atol=1e-6)
 
 
