@@ -11,6 +11,8 @@ import os
 import pickle
 import struct
 import tarfile
+import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +34,15 @@ _HELP = {
     "mnist": "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz and "
     "t10k-labels-idx1-ubyte.gz",
 }
+
+
+# What reading a damaged archive raises, by format: tar, zip, gzip, deflate, and the contents.
+_DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, struct.error, OSError, EOFError, ValueError, KeyError)
+
+
+def _unreadable(expected: str, path: Path, error: Exception) -> InputError:
+    reason = " ".join(str(error).split())  # tarfile writes a line per compression it tried
+    return InputError(f"Expected {expected} in {path}, but it cannot be read ({reason}); download it again.")
 
 
 def data_dir() -> Path:
@@ -192,12 +203,10 @@ def read_idx(path: Path) -> np.ndarray:
         shape = struct.unpack(f">{dimensions}I", data[4 : 4 + 4 * dimensions])
         require(zero == 0 and kind == 8, f"Expected unsigned bytes in {path}, got idx type {kind}.")
         return np.frombuffer(data, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
-    except (struct.error, ValueError, OSError, EOFError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(
-            f"Expected an idx file in {path}, but it cannot be read ({error}); download it again."
-        ) from error
+    except InputError:
+        raise
+    except _DAMAGE as error:
+        raise _unreadable("an idx file", path, error) from error
 
 
 def mnist() -> Dataset:
