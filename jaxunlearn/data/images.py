@@ -11,7 +11,6 @@ import os
 import pickle
 import struct
 import tarfile
-import zipfile
 import zlib
 from pathlib import Path
 
@@ -36,8 +35,8 @@ _HELP = {
 }
 
 
-# What reading a damaged archive raises, by format: tar, zip, gzip, deflate, and the contents.
-_DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, struct.error, OSError, EOFError, ValueError, KeyError)
+# What reading a damaged file raises: tar, deflate, idx header, gzip, a cut, the contents, a missing member.
+_DAMAGE = (tarfile.TarError, zlib.error, struct.error, OSError, EOFError, ValueError, KeyError)
 
 
 def _unreadable(expected: str, path: Path, error: Exception) -> InputError:
@@ -100,11 +99,8 @@ def _members(folder: Path, archive: str, inner: str, names: list[str]) -> list[b
         try:
             with tarfile.open(folder / archive) as tar:
                 return [tar.extractfile(f"{inner}/{name}").read() for name in names]  # type: ignore[union-attr]
-        except (tarfile.TarError, KeyError, OSError, EOFError) as error:
-            reason = str(error).splitlines()[0]  # tarfile lists every format it tried, a line each
-            raise InputError(
-                f"Expected the official archive in {folder / archive}, but it cannot be read ({reason}); download it again."
-            ) from error
+        except (*_DAMAGE, AttributeError) as error:  # AttributeError: a folder has the name of a file
+            raise _unreadable("the official archive", folder / archive, error) from error
     return None
 
 
@@ -119,11 +115,9 @@ def _from_pickles(folder: Path, name: str):
     parts = [unpickle(data) for data in raw]
     try:
         images = [np.asarray(p[b"data"], np.uint8).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1) for p in parts]
-        labels = [np.asarray(p[key], np.int32) for p in parts]
+        labels = [np.asarray(p[key], np.int32).reshape(-1) for p in parts]
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"Expected images and labels in every {name} batch in {folder}, but one lacks them ({error}); download it again."
-        ) from error
+        raise _unreadable(f"images and labels of {name}", folder, error) from error
     return np.concatenate(images[:-1]), np.concatenate(labels[:-1]), images[-1], labels[-1]
 
 
