@@ -96,11 +96,10 @@ class Engine:
             number: Its number, folded into the order's and the runs' keys so that no two phases share them.
 
         Returns:
-            ``run(runs, params, progress) -> params`` with a leading runs axis.
+            ``run(runs, params, progress) -> params`` with a leading runs axis. A phase without steps is still started and
+            finished: its noise may be all that a certificate rests on.
         """
         sizes, n = self.sizes, self.examples.y.shape[0]
-        if phase.epochs == 0 or total_steps(phase, sizes) == 0:
-            return lambda runs, params, progress=None: params
         start = self._map_runs(lambda key, params: phase.init(key, params), shared=0)
         finish = self._map_runs(lambda key, state: phase.finalize(key, state), shared=0)
         order_key = jax.random.fold_in(self.order_key, number)
@@ -131,6 +130,8 @@ class Engine:
             else:
                 step, extra, table = step_own, (self.spread(runs.order_keys),), jnp.zeros((0, n), jnp.int32)
             state = start(init_keys, self.spread(params))
+            if epochs == 0 and progress is not None:
+                progress(1.0)
             done, stretch = 0, 1
             while done < epochs:
                 last = min(epochs, done + stretch)
