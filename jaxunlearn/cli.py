@@ -2,11 +2,13 @@
 
 import contextlib
 import dataclasses
+import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import tyro
 
@@ -25,33 +27,57 @@ Each takes --help.
 
 EXIT_INPUT, EXIT_INTERRUPT = 2, 130
 
+T = TypeVar("T")
 
-@contextlib.contextmanager
-def _host_devices() -> Iterator[None]:
+
+def _parse(parse: Callable[..., T], *arguments: Any, **options: Any) -> T:
+    """Calls tyro; what a configuration refuses is raised as one line, where tyro would draw a box around it."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return parse(*arguments, **options)
+    except SystemExit as stop:
+        place, cause = "", stop.__context__
+        while cause is not None and not isinstance(cause, InputError):
+            place = str(getattr(cause, "arg", "")).partition("__tyro-dummy-inner__.")[2]
+            cause = cause.__context__
+        if cause is None:
+            sys.stderr.write(said.getvalue())
+            raise
+        raise InputError(f"--{place}: {cause}" if place else str(cause)) from None
+
+
+def _host_devices() -> None:
     """One JAX device per CPU core, unless the user chose; it has to be said before JAX starts its back end."""
     if "JAX_NUM_CPU_DEVICES" not in os.environ and "xla_force_host_platform_device_count" not in os.environ.get(
         "XLA_FLAGS", ""
     ):
         import jax
 
-        jax.config.update(
-            "jax_num_cpu_devices",
-            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        )
-    yield
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        with contextlib.suppress(RuntimeError):  # the back end is up already: called from a program that uses JAX
+            jax.config.update("jax_num_cpu_devices", cores)
+
+
+def _show_report(directories: Sequence[Path], out: Path | None = None) -> None:
+    from jaxunlearn.engine import store
+    from jaxunlearn.report import write_report
+
+    with store.disk_errors(directories[0] if out is None and directories else out or Path()):
+        table, page = write_report(directories, out=out)
+    print(table)
+    print(f"\nPage with figures: {page}")
 
 
 def audit(arguments: Sequence[str]) -> None:
     """``jaxunlearn audit``."""
-    from jaxunlearn import config, report
+    from jaxunlearn import config
     from jaxunlearn.pipeline import audit as pipeline
 
-    chosen = tyro.extras.overridable_config_cli(config.PRESETS, prog="jaxunlearn audit", args=arguments)
-    with _host_devices():
-        pipeline.run(chosen)
-    table, page = report.write_report([chosen.directory])
-    print(table)
-    print(f"\nPage with figures: {page}")
+    chosen = _parse(tyro.extras.overridable_config_cli, config.PRESETS, prog="jaxunlearn audit", args=arguments)
+    _host_devices()
+    pipeline.run(chosen)
+    _show_report([chosen.directory])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,30 +92,25 @@ class Report:
 
 def report(arguments: Sequence[str]) -> None:
     """``jaxunlearn report``."""
-    from jaxunlearn.report import write_report
-
-    chosen = tyro.cli(Report, prog="jaxunlearn report", args=arguments)
-    table, page = write_report(chosen.directories, out=chosen.out)
-    print(table)
-    print(f"\nPage with figures: {page}")
+    chosen = _parse(tyro.cli, Report, prog="jaxunlearn report", args=arguments)
+    _show_report(chosen.directories, chosen.out)
 
 
 def bound(arguments: Sequence[str]) -> None:
     """``jaxunlearn bound``."""
     from jaxunlearn.pipeline import outside
 
-    chosen = tyro.cli(outside.Bound, prog="jaxunlearn bound", args=arguments)
+    chosen = _parse(tyro.cli, outside.Bound, prog="jaxunlearn bound", args=arguments)
     record = outside.run(chosen)
     if chosen.json:
         print(json.dumps(record.to_json(), indent=2))
         return
+    if chosen.out is not None:
+        _show_report([chosen.out])
+        return
     from jaxunlearn.report import table
 
     print(table.render([record]))
-    if chosen.out is not None:
-        from jaxunlearn.report import write_report
-
-        print(f"\nPage with figures: {write_report([chosen.out])[1]}")
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {"audit": audit, "bound": bound, "report": report}
@@ -116,6 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         _validate.one_of("command", words[0], COMMANDS)
         COMMANDS[words[0]](words[1:])
+        sys.stdout.flush()
     except InputError as error:
         print(f"jaxunlearn: {error}", file=sys.stderr)
         return EXIT_INPUT
@@ -124,6 +146,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "\njaxunlearn: interrupted; finished chunks are kept, the same command goes on from there.", file=sys.stderr
         )
         return EXIT_INTERRUPT
+    except BrokenPipeError:  # the reader has gone, as with `jaxunlearn report DIR | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

@@ -116,6 +116,11 @@ class Audit:
         _validate.open_unit(zeta=self.zeta)
         _validate.half_open_unit(delta=self.delta)
         _validate.at_least(0, seed=self.seed)
+        _validate.require(self.seed < 1 << 32, f"Expected seed={self.seed} < 2 ** 32.")
+        _validate.require(
+            self.population is None or self.population.absolute() != self.directory.absolute(),
+            f"Expected population={self.population} to be another folder than the run directory.",
+        )
         if self.r is not None:
             _validate.guess_budget(self.r, self.m)
         if self.predictor == "pairwise":
@@ -221,11 +226,17 @@ def _import_method(name: str) -> tuple[Callable[[TaskInfo], Unlearner], dict[str
         raise InputError(
             f"Cannot import method={name!r} ({error}); is {module_name} installed or in this folder?"
         ) from error
+    except Exception as error:  # a module can fail in any way while it is imported
+        text = " ".join(str(error).split())
+        raise InputError(f"Cannot import method={name!r} ({type(error).__name__}: {text}); mend the module.") from error
     if not hasattr(module, attribute):
         callables = [n for n, v in vars(module).items() if callable(v)]
         _validate.one_of(f"function of {module_name}", attribute, callables)
     factory = getattr(module, attribute)
-    source = inspect.getsource(module)
+    try:
+        source = inspect.getsource(module)
+    except (OSError, TypeError) as error:
+        raise InputError(f"Expected method={name!r} in a module with Python source, got {module_name}.") from error
     return factory, {"source": name, "sha256": hashlib.sha256(source.encode()).hexdigest()}
 
 
