@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import logging
 import shutil
 from collections.abc import Iterator, Mapping
@@ -41,13 +42,14 @@ def open_manifest(directory: Path, name: str, config: Mapping[str, Any], **facts
         InputError: The directory holds another configuration; the message shows the difference.
     """
     path = directory / name
-    if not path.exists():
-        with disk_errors(directory):
+    with disk_errors(directory):
+        if not path.exists():
             records.write_json(path, {"schema": records.SCHEMA, "config": dict(config), **facts})
-    manifest = records.read_json(path)
-    if manifest.get("schema") != records.SCHEMA:
+        manifest = records.read_json(path)
+    found = manifest if isinstance(manifest, dict) else {}
+    if found.get("schema") != records.SCHEMA or not isinstance(found.get("config"), dict):
         raise InputError(
-            f"Expected schema={records.SCHEMA} in {path}, got {manifest.get('schema')!r}; use another --out directory."
+            f"Expected schema={records.SCHEMA} in {path}, got {found.get('schema')!r}; use another --out directory."
         )
     changed = differences(manifest["config"], dict(config))
     if changed:
@@ -56,6 +58,34 @@ def open_manifest(directory: Path, name: str, config: Mapping[str, Any], **facts
             "use another --out directory, restore the setting, or delete the directory."
         )
     return manifest
+
+
+_UNWRITABLE = {
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
+    *(errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP),
+}
+
+
+@contextlib.contextmanager
+def exclusive(directory: Path) -> Iterator[None]:
+    """Keeps a directory to one process; the system lets go of the lock when the process ends, however it ends.
+
+    Raises:
+        InputError: Another process works in the directory, or it cannot be written.
+    """
+    with disk_errors(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        file = open(directory / ".lock", "w")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(
+                f"Another process works in {directory}; wait until it ends, or use another directory."
+            ) from error
+        except OSError:  # a file system without locks
+            pass
+        yield
 
 
 @contextlib.contextmanager
@@ -69,7 +99,7 @@ def disk_errors(directory: Path) -> Iterator[None]:
         if code in (errno.ENOSPC, errno.EDQUOT) or "No space left" in text or "RESOURCE_EXHAUSTED" in text:
             fix = "free some space and give the same command again; finished chunks are kept"
             raise InputError(f"The disk of {directory} is full; {fix}.") from error
-        if code in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+        if code in _UNWRITABLE:
             raise InputError(f"Cannot write to {directory} ({error}); choose another --out directory.") from error
         raise
 

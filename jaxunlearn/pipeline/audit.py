@@ -21,7 +21,7 @@ from jaxunlearn.audit.preregistration import Preregistration
 from jaxunlearn.engine import store
 from jaxunlearn.engine.population import Progress, Runs
 from jaxunlearn.pipeline import bounding
-from jaxunlearn.pipeline.task import TRAINING, UNLEARNING, Task, build
+from jaxunlearn.pipeline.task import TRAINING, UNLEARNING, Task, build, make_unlearner
 from jaxunlearn.records import BoundRecord, ScoreRecord
 from jaxunlearn.types import Params, Unlearner
 
@@ -89,6 +89,21 @@ def run(config: configuration.Audit) -> list[Path]:
     methods = {name: configuration.resolve_method(name, config.method) for name in config.methods}
     plan = preregister(config)
     directory = config.directory
+    # What cannot be served is found out before anything is written: a manifest would refuse the mended command.
+    task = build(config)
+    unlearners = {name: make_unlearner(task, name, factory) for name, (factory, _) in methods.items()}
+    with store.exclusive(directory):
+        return _run(task, methods, unlearners, plan, began)
+
+
+def _run(
+    task: Task,
+    methods: dict[str, tuple[Callable, dict[str, Any]]],
+    unlearners: dict[str, Unlearner],
+    plan: Preregistration,
+    began: float,
+) -> list[Path]:
+    config, directory = task.config, task.config.directory
     facts = {
         "title": config.dataset,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -97,18 +112,20 @@ def run(config: configuration.Audit) -> list[Path]:
         "preregistration": plan.to_json(),
     }
     manifest = store.open_manifest(directory, "manifest.json", configuration.audit_identity(config), **facts)
-    task = build(config)
     table = task.runs
     with store.disk_errors(directory):
         records.write_npz(directory / "signs.npz", signs=table.signs, roles=table.roles, indices=table.indices)
     trained, population = train_population(task)
     folders = []
-    for name, (factory, identity) in methods.items():
+    for name, (_, identity) in methods.items():
         folder = directory / configuration.method_directory_name(name)
+        with store.disk_errors(folder):
+            if not (folder / "bound.json").exists() and not (folder / "chunks").exists():
+                (folder / "method.json").unlink(missing_ok=True)  # nothing was computed with it: it binds nobody
         store.open_manifest(folder, "method.json", identity)
         folders.append(folder)
         if not (folder / "bound.json").exists():
-            unlearner = factory(task.info)
+            unlearner = unlearners[name]
             scores, seconds = unlearn_and_score(task, name, unlearner, trained, folder)
             record = bound(task, name, unlearner, scores, plan, seconds | {"train": population["seconds"]}, folder)
             with store.disk_errors(folder):
@@ -146,6 +163,11 @@ def train_population(task: Task) -> tuple["Population", dict[str, Any]]:
     Returns:
         The population, and {"seconds", "trained_runs", "reused_runs"} for the report.
     """
+    with store.exclusive(task.config.population_directory):
+        return _train_population(task)
+
+
+def _train_population(task: Task) -> tuple["Population", dict[str, Any]]:
     directory = task.config.population_directory
     plan = task.engine.plan
     identity = configuration.training_identity(task.config) | {
@@ -229,16 +251,17 @@ def unlearn_and_score(
         runs = rows.stop - rows.start
         path = folder / "chunks" / f"chunk-{number:05d}.npz"
         part = store.read_chunk(path)
-        if part is not None and part["scores"].shape[0] == runs:
+        if part is not None and np.array_equal(part.get("rows", ()), (rows.start, rows.stop)):
             bar.skip(runs)
             parts.append(part)
             continue
         part = _unlearn_chunk(task, unlearner, runners, population, number, salt, bar.chunk(runs, max(1, len(runners))))
+        part["rows"] = np.array([rows.start, rows.stop])  # another chunk size numbers the chunks differently
         with store.disk_errors(folder):
             records.write_npz(path, **part)
         parts.append(part)
     bar.close()
-    whole = {key: np.concatenate([part[key] for part in parts]) for key in parts[0] if key != "seconds"}
+    whole = {key: np.concatenate([part[key] for part in parts]) for key in parts[0] if key not in ("seconds", "rows")}
     table = task.runs
     scores = ScoreRecord(
         signs=table.signs,
@@ -323,18 +346,20 @@ def bound(
         notes.append("Every run drew its own initial weights and order, unknown to the attack.")
     with store.disk_errors(folder):
         scores.save(folder / "scores.npz")
-        return bounding.record(
-            plan,
-            bounding.attack(scores, plan, variance=task.config.variance),
-            scores.signs[evaluation],
-            scores.failed[evaluation],
-            folder,
-            method=name,
-            title=task.config.dataset,
-            definition="3.2" if task.config.fresh_init else "3.3",
-            calibration_runs=int(np.sum(~evaluation)),
-            accuracy=accuracy_summary(scores),
-            seconds=seconds,
-            certificate=unlearner.certificate,
-            notes=notes,
-        )
+    record, evaluated = bounding.record(
+        plan,
+        bounding.attack(scores, plan, variance=task.config.variance),
+        scores.signs[evaluation],
+        scores.failed[evaluation],
+        method=name,
+        title=task.config.dataset,
+        definition="3.2" if task.config.fresh_init else "3.3",
+        calibration_runs=int(np.sum(~evaluation)),
+        accuracy=accuracy_summary(scores),
+        seconds=seconds,
+        certificate=unlearner.certificate,
+        notes=notes,
+    )
+    with store.disk_errors(folder):
+        records.write_npz(folder / "evaluation.npz", **evaluated)
+    return record

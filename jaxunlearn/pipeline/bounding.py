@@ -1,12 +1,10 @@
 """From scores to a BoundRecord: fit the attack on calibration runs, apply it to evaluation runs, bound."""
 
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jaxunlearn import records
 from jaxunlearn.attack import likelihood
 from jaxunlearn.audit import design, validity
 from jaxunlearn.audit.headline import evaluate
@@ -53,34 +51,33 @@ def record(
     outputs: dict[str, np.ndarray],
     signs: np.ndarray,
     failed: np.ndarray,
-    folder: Path | None,
     **fields: Any,
-) -> BoundRecord:
-    """Bounds from the attack's outputs, and the files that go with them.
+) -> tuple[BoundRecord, dict[str, np.ndarray]]:
+    """Bounds from the attack's outputs.
 
     Args:
         plan: What was preregistered.
         outputs: What ``attack`` returned.
         signs: [L, m] sign vectors of the evaluation runs.
         failed: [L] bool, runs that count as p = 1.
-        folder: Where evaluation.npz goes; None writes nothing.
         fields: The fields of BoundRecord that do not follow from the others.
 
     Returns:
-        The record of bound.json.
+        The record of bound.json, and the arrays of evaluation.npz.
     """
     began = time.perf_counter()
     found = evaluate(
         plan, signs=signs, failed=failed, llr=outputs.get("llr"), log_likelihoods=outputs.get("log_likelihoods")
     )
-    if folder is not None:
-        overlaps = np.array(found.overlaps[plan.r])
-        log_p = np.array(found.log_p_values)
-        records.write_npz(
-            folder / "evaluation.npz", signs=signs, log_p=log_p, overlaps=overlaps, failed=failed, **outputs
-        )
+    arrays = {
+        "signs": signs,
+        "log_p": np.array(found.log_p_values),
+        "overlaps": np.array(found.overlaps[plan.r]),
+        "failed": failed,
+        **outputs,
+    }
     seconds = fields.pop("seconds", {}) | {"bound": time.perf_counter() - began}
-    return BoundRecord(
+    record = BoundRecord(
         epsilon=found.headline.epsilon,
         statistic=found.headline.label,
         delta=plan.delta,
@@ -99,3 +96,4 @@ def record(
         seconds=seconds,
         **fields,
     )
+    return record, arrays

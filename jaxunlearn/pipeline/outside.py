@@ -2,8 +2,10 @@
 
 import csv
 import dataclasses
+import hashlib
+import os
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -55,6 +57,17 @@ class Bound:
     """Run directory to write (records, figures and page). Default: nothing is written."""
 
 
+_FILES = ("signs", "scores", "in_scores", "out_scores", "llr")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def read_array(path: Path, name: str) -> np.ndarray:
     """Reads npy, npz (the array called ``name``, or the only one) or CSV (numbers, optionally one header line).
 
@@ -63,26 +76,35 @@ def read_array(path: Path, name: str) -> np.ndarray:
     """
     require(path.is_file(), f"Expected a file at {name}={path}, found none.")
     try:
-        if path.suffix == ".npz":
-            arrays = records.read_npz(path)
-            if name in arrays:
-                return arrays[name]
-            require(len(arrays) == 1, f"Expected an array called {name} in {path}, found {', '.join(arrays)}.")
-            return next(iter(arrays.values()))
-        if path.suffix == ".npy":
-            return np.load(path, allow_pickle=False)
-        with path.open(newline="") as file:
-            rows = [row for row in csv.reader(file) if row]
-        try:
-            return np.array(rows, np.float64)
-        except ValueError:
-            return np.array(rows[1:], np.float64)
+        array = _read_csv(path) if path.suffix not in (".npy", ".npz") else _read_numpy(path, name)
     except InputError:
         raise
     except Exception as error:  # every way a file can be something else than it says
-        raise InputError(
-            f"Cannot read {name} from {path} ({error}); use npy, npz or CSV with one row a run."
-        ) from error
+        text = " ".join(str(error).split())
+        raise InputError(f"Cannot read {name} from {path} ({text}); use npy, npz or CSV with one row a run.") from error
+    require(array.dtype.kind in "biuf", f"Expected numbers in {name}={path}, got an array of {array.dtype}.")
+    return array
+
+
+def _read_numpy(path: Path, name: str) -> np.ndarray:
+    if path.suffix == ".npy":
+        with path.open("rb") as file:
+            return np.lib.format.read_array(file, allow_pickle=False)
+    arrays = records.read_npz(path)
+    if name in arrays:
+        return arrays[name]
+    require(
+        len(arrays) == 1, f"Expected an array called {name} in {path}, found {', '.join(arrays) if arrays else 'none'}."
+    )
+    return next(iter(arrays.values()))
+
+
+def _read_csv(path: Path) -> np.ndarray:
+    with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets put a byte-order mark first
+        rows = [row for row in csv.reader(file) if row]
+    if rows and not any(map(_is_number, rows[0])):  # a row that holds a number is no header, even where it is broken
+        rows = rows[1:]
+    return np.array(rows, np.float64)
 
 
 def _as_scores(array: np.ndarray, name: str, m: int) -> np.ndarray:
@@ -95,15 +117,19 @@ def _as_scores(array: np.ndarray, name: str, m: int) -> np.ndarray:
     return array.astype(np.float64)
 
 
-def _require_finite(array: np.ndarray, name: str, allowed: tuple[int, ...] = ()) -> None:
+def _require_finite(array: np.ndarray, name: str, fix: str, allowed: tuple[int, ...] = ()) -> None:
     finite = np.asarray(np.isfinite(array).reshape(array.shape[0], -1).all(axis=1))
     finite |= np.isin(np.arange(finite.size), allowed)
     if not finite.all():
         row = int(np.argmin(finite))
-        raise InputError(
-            f"Expected finite {name}, but row {row} is not; run it again with the same seed and sign vector, and if it fails "
-            "again name it in --failed-runs, so that it counts as p = 1."
-        )
+        raise InputError(f"Expected finite {name}, but row {row} is not; {fix}.")
+
+
+_EVALUATION_FIX = (
+    "run it again with the same seed and sign vector, and if it fails again name it in --failed-runs (counted from 0 among "
+    "the evaluation runs), so that it counts as p = 1"
+)
+_CALIBRATION_FIX = "a calibration run may be left out"
 
 
 def run(chosen: Bound) -> BoundRecord:
@@ -112,17 +138,17 @@ def run(chosen: Bound) -> BoundRecord:
     Raises:
         InputError: Anything wrong with the input; the message names the argument and the fix.
     """
+    require(
+        chosen.name not in ("", ".", "..") and not set(chosen.name) & {"/", os.sep},
+        f"Expected name={chosen.name!r} to be usable as a folder's name, without a slash.",
+    )
     signs = read_array(chosen.signs, "signs")
     require(signs.ndim == 2, f"Expected signs of shape [runs, m], got {signs.shape}.")
     signs = design.check_signs(signs)
     m = signs.shape[1]
-    ways = [
-        chosen.scores is not None and chosen.calibration is not None,
-        chosen.scores is not None and chosen.in_scores is not None and chosen.out_scores is not None,
-        chosen.llr is not None,
-    ]
     require(
-        sum(ways) == 1,
+        {name for name in ("calibration", *_FILES[1:]) if getattr(chosen, name) is not None}
+        in ({"scores", "calibration"}, {"scores", "in_scores", "out_scores"}, {"llr"}),
         "Expected exactly one of: --scores with --calibration; --scores with --in-scores and --out-scores; --llr.",
     )
     scores = None if chosen.llr is not None else _score_record(chosen, signs)
@@ -139,18 +165,13 @@ def run(chosen: Bound) -> BoundRecord:
         delta=chosen.delta,
         r=chosen.r,
     )
-    folder = None if chosen.out is None else chosen.out / chosen.name
-    if chosen.out is not None:
-        settings = {k: str(v) for k, v in dataclasses.asdict(chosen).items() if k not in ("out", "json")}
-        store.open_manifest(chosen.out, "manifest.json", settings, title=chosen.name, preregistration=plan.to_json())
-    record = bounding.record(
+    record, evaluated = bounding.record(
         plan,
         {"llr": _read_llr(chosen, signs)}
         if scores is None
         else bounding.attack(scores, plan, variance=chosen.variance),
         evaluation,
         np.isin(np.arange(runs), chosen.failed_runs),
-        folder,
         method=chosen.name,
         title=chosen.name,
         definition=chosen.definition,
@@ -161,19 +182,31 @@ def run(chosen: Bound) -> BoundRecord:
             "the first evaluation run."
         ],
     )
-    if folder is not None:
+    if chosen.out is not None:
+        folder = chosen.out / chosen.name
+        facts = {"title": chosen.name, "preregistration": plan.to_json()}
+        store.open_manifest(chosen.out, "manifest.json", _identity(chosen), **facts)
         with store.disk_errors(folder):
+            records.write_npz(folder / "evaluation.npz", **evaluated)
             if scores is not None:
                 scores.save(folder / "scores.npz")
             records.write_json(folder / "bound.json", record.to_json())
     return record
 
 
+def _identity(chosen: Bound) -> dict[str, Any]:
+    """What the results depend on: settings, and the content of the files rather than their names."""
+    settings = {k: v for k, v in dataclasses.asdict(chosen).items() if k not in ("out", "json", *_FILES)}
+    paths = {name: getattr(chosen, name) for name in _FILES}
+    digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in paths.items() if path is not None}
+    return settings | {"failed_runs": list(chosen.failed_runs), "sha256": digests}
+
+
 def _read_llr(chosen: Bound, signs: np.ndarray) -> np.ndarray:
     assert chosen.llr is not None
     llr = read_array(chosen.llr, "llr")
     require(llr.shape == signs.shape, f"Expected llr of shape {signs.shape} = signs.shape, got {llr.shape}.")
-    _require_finite(llr, "llr", chosen.failed_runs)
+    _require_finite(llr, "llr", _EVALUATION_FIX, chosen.failed_runs)
     return llr.astype(np.float64)
 
 
@@ -199,6 +232,8 @@ def _score_record(chosen: Bound, signs: np.ndarray) -> ScoreRecord:
         calibration, calibration_signs, scores, signs = scores[:k], signs[:k], scores[k:], signs[k:]
     else:
         parts = read(chosen.in_scores, "in_scores"), read(chosen.out_scores, "out_scores")
+        shapes = [part.shape[1:] for part in parts]
+        require(shapes[0] == shapes[1], f"Expected one shape per run in in_scores and out_scores, got {shapes}.")
         calibration = np.concatenate(parts)
         sides = np.repeat(np.array([1, -1], np.int8), [part.shape[0] for part in parts])
         calibration_signs = np.repeat(sides[:, None], m, axis=1)
@@ -207,8 +242,8 @@ def _score_record(chosen: Bound, signs: np.ndarray) -> ScoreRecord:
         f"Expected one shape per run in calibration and evaluation scores, got {calibration.shape[1:]} and "
         f"{scores.shape[1:]}.",
     )
-    _require_finite(scores, "scores", chosen.failed_runs)
-    _require_finite(calibration, "calibration scores")
+    _require_finite(scores, "scores of evaluation runs", _EVALUATION_FIX, chosen.failed_runs)
+    _require_finite(calibration, "calibration scores", _CALIBRATION_FIX)
     counts = (calibration.shape[0], scores.shape[0])
     return ScoreRecord(
         signs=np.concatenate([calibration_signs, signs]).astype(np.int8),

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from jaxunlearn import config as configuration
+from jaxunlearn._validate import require
 from jaxunlearn.attack import signals
 from jaxunlearn.data import digits, images, signs, splits
 from jaxunlearn.engine import plan as planning
@@ -17,10 +18,12 @@ from jaxunlearn.engine.train import Examples, Sizes
 from jaxunlearn.metrics.accuracy import accuracy
 from jaxunlearn.models import convolutional, linear
 from jaxunlearn.records import CALIBRATION, EVALUATION
-from jaxunlearn.types import Model, Params, TaskInfo
+from jaxunlearn.types import Model, Params, Phase, TaskInfo, Unlearner
 from jaxunlearn.unlearn import base
 
 LOADERS = {"digits": digits.load, "mnist": images.mnist, "cifar10": images.cifar10, "cifar100": images.cifar100}
+
+SOURCES = ("train", "retain", "forget")
 
 # Numbers folded into the root key, one per purpose; a new purpose takes a new number.
 _SPLIT, _INITIAL, _ORDER, _SIGNS, TRAINING, UNLEARNING = range(6)
@@ -83,6 +86,57 @@ def make_runs(key: PRNGKeyArray, *, m: int, evaluation: int, calibration: int, d
     if designed_rows is not None:
         table[evaluation:] = designed_rows
     return RunTable(table, roles, indices)
+
+
+def check_calibration(table: RunTable) -> None:
+    """Refuses calibration runs from which some example's score with or without its batch could not be learned.
+
+    Raises:
+        InputError: A candidate batch is in all calibration runs or in none; found out before anything is trained.
+    """
+    signs = table.signs[table.roles == CALIBRATION]
+    plus = (signs > 0).sum(axis=0)
+    one_sided = (plus == 0) | (plus == signs.shape[0])
+    require(
+        not one_sided.any(),
+        f"Expected every candidate batch to be in some of the calibration_runs={signs.shape[0]} and not in others, but "
+        f"{int(one_sided.sum())} of {signs.shape[1]} are in all or in none; use more calibration runs.",
+    )
+
+
+def make_unlearner(task: "Task", name: str, factory: Callable[[TaskInfo], Unlearner]) -> Unlearner:
+    """Builds a method for a task and refuses what the engine could not run.
+
+    Raises:
+        InputError: ``factory`` does not return an Unlearner, or one of its phases makes no sense.
+    """
+    require(callable(factory), f"Expected method={name!r} to be a function of TaskInfo, got {factory!r}.")
+    made = factory(task.info)
+    require(
+        isinstance(made, Unlearner) and all(isinstance(phase, Phase) for phase in made.phases),
+        f"Expected method={name!r} to return an Unlearner with a tuple of Phases, got a {type(made).__name__}.",
+    )
+    for number, phase in enumerate(made.phases):
+        for source in (phase.source, phase.companion or phase.source):
+            require(
+                source in SOURCES,
+                f"Expected phase {number} of method={name!r} to cover {', '.join(SOURCES)}, got {source!r}.",
+            )
+        require(
+            phase.epochs >= 0 and phase.batch_size >= 1,
+            f"Expected phase {number} of method={name!r} to have epochs >= 0 and batch_size >= 1, got {phase.epochs!r} "
+            f"and {phase.batch_size!r}.",
+        )
+    proof = made.certificate
+    require(
+        proof is None
+        or isinstance(proof, dict)
+        and {"epsilon", "delta", "source"} <= proof.keys()
+        and bool(np.isfinite([proof["epsilon"], proof["delta"]]).all()),
+        f"Expected the certificate of method={name!r} to be None or a dict with finite epsilon and delta, and source, "
+        f"got {proof!r}.",
+    )
+    return made
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,6 +203,7 @@ def build(config: configuration.Audit, devices=None) -> Task:
         calibration=config.calibration_runs,
         designed=config.predictor != "batchwise",
     )
+    check_calibration(runs)
     mesh = planning.make_mesh(devices)
     plan = planning.choose(mesh, len(runs), width=config.width, runs_per_chunk=config.runs_per_chunk)
     rows = np.concatenate([split.retain, split.pool])
