@@ -9,7 +9,6 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from jaxunlearn import _validate
 from jaxunlearn.certificates import noisy_steps
@@ -19,7 +18,7 @@ from jaxunlearn.unlearn.base import OneCycleSGD, steps_per_epoch
 
 def project(params: Params, radius) -> Params:
     """The nearest point of the centred l2 ball of ``radius``, over all parameters together."""
-    norm = optax.global_norm(params)
+    norm = jnp.sqrt(sum(jnp.sum(jnp.square(p)) for p in jax.tree.leaves(params)))
     return jax.tree.map(lambda p: p * jnp.minimum(1.0, radius / jnp.maximum(norm, 1e-30)), params)
 
 
