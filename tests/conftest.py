@@ -1,6 +1,7 @@
 """Shared by all tests: four host devices, strict shapes, fresh trace counts, and the folder of real data."""
 
 import os
+import tempfile
 from pathlib import Path
 
 os.environ["JAX_NUM_CPU_DEVICES"] = "4"  # also tells the command line, run in-process, not to choose a number itself
@@ -14,6 +15,12 @@ NAMED_DATA = os.environ.get("JAXUNLEARN_DATA")  # as the session was started: te
 # Before any back end is up: device-count invariance is tested in-process, on meshes over the first 1, 2 and 4 of these.
 jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Tests build the same small programs again and again; within a session each is compiled once.
+_CACHE = tempfile.TemporaryDirectory(prefix="jaxunlearn-tests-")
+jax.config.update("jax_compilation_cache_dir", _CACHE.name)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 @pytest.fixture(autouse=True)
