@@ -142,9 +142,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"jaxunlearn: {error}", file=sys.stderr)
         return EXIT_INPUT
     except KeyboardInterrupt:
-        print(
-            "\njaxunlearn: interrupted; finished chunks are kept, the same command goes on from there.", file=sys.stderr
-        )
+        bar = "\n" if sys.stderr.isatty() else ""  # a progress bar may stand on the line
+        print(f"{bar}jaxunlearn: interrupted; finished chunks are kept, the same command goes on.", file=sys.stderr)
         return EXIT_INTERRUPT
     except BrokenPipeError:  # the reader has gone, as with `jaxunlearn report DIR | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -5,6 +5,8 @@ import errno
 import fcntl
 import logging
 import shutil
+import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -104,6 +106,20 @@ def disk_errors(directory: Path) -> Iterator[None]:
         raise
 
 
+@contextlib.contextmanager
+def _stray_reads_ignored() -> Iterator[None]:
+    """After a failed restore its other reads find their event loop closed and would print a traceback about it."""
+    hook = sys.unraisablehook
+    sys.unraisablehook = lambda found: None if "loop is closed" in str(found.exc_value) else hook(found)
+    try:
+        yield
+    except Exception:
+        time.sleep(0.5)  # they end within milliseconds
+        raise
+    finally:
+        sys.unraisablehook = hook
+
+
 class ParamsStore:
     """Chunks of trained parameters, as orbax checkpoints.
 
@@ -149,7 +165,8 @@ class ParamsStore:
         """
         path = self.directory / f"chunk-{chunk:05d}"
         try:
-            return self._checkpointer.restore(path, like)
+            with _stray_reads_ignored():
+                return self._checkpointer.restore(path, like)
         except Exception as error:  # orbax and tensorstore have no common base class for damaged files
             raise InputError(
                 f"Cannot read {path} ({type(error).__name__}); delete {self._commit(chunk)} and give the same command again."
