@@ -1,7 +1,10 @@
 """Audits in these tests compile the same programs again and again: compiled once, they come from a cache."""
 
+import shutil
+
 import jax
 import pytest
+from small_audits import audit
 
 CACHE = {
     "jax_compilation_cache_dir": None,
@@ -31,3 +34,17 @@ def cached_environment(compilation_cache, monkeypatch):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", compilation_cache)
     monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+
+@pytest.fixture(scope="package")
+def finished(tmp_path_factory, compilation_cache):
+    """A finished run directory, not to be written to."""
+    out = tmp_path_factory.mktemp("an älteres Verzeichnis 🎲") / "run"
+    assert audit(out, "--methods", "retrain", "finetune") == 0
+    return out
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    """A copy of it."""
+    return shutil.copytree(finished, tmp_path / "copy")

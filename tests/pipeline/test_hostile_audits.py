@@ -8,6 +8,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from small_audits import CALIBRATION_RUNS, CONFIG, SMALL, L, M, audit, interrupt, read, results
 
 from jaxunlearn import config as configuration
 from jaxunlearn import records
@@ -20,47 +21,9 @@ from jaxunlearn.pipeline import audit as pipeline
 from jaxunlearn.pipeline import bounding, task
 from jaxunlearn.records import CALIBRATION, EVALUATION, ScoreRecord
 
-CALIBRATION_RUNS, L, M = 16, 4, 40
-SETTINGS = {"calibration_runs": CALIBRATION_RUNS, "evaluation_runs": L, "pool_size": M, "model": "linear"}
-SMALL = [word for name, value in SETTINGS.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-SMALL += ["--quiet", "--training.epochs", "2", "--method.finetune.epochs", "1", "--training.batch-size", "256"]
-CONFIG = configuration.Audit(
-    dataset="digits", **SETTINGS, training=configuration.Training(epochs=2, batch_size=256), quiet=True
-)
-
-
-def audit(out, *extra):
-    return main(["audit", "digits", "--out", str(out), *SMALL, *map(str, extra)])
-
-
-def read(out, method):
-    def refuse(constant):
-        raise AssertionError(f"{constant} in bound.json")
-
-    return json.loads((out / method / "bound.json").read_text(), parse_constant=refuse)
-
-
-def results(out, method):
-    """What has to be equal bit by bit: everything but the seconds."""
-    record = {k: v for k, v in read(out, method).items() if k != "seconds"}
-    arrays = [records.read_npz(out / method / f"{name}.npz") for name in ("scores", "evaluation")]
-    return record, [{k: v.tobytes() for k, v in a.items()} for a in arrays]
-
 
 def stamps(folder):
     return {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in folder.rglob("*") if p.is_file() and p.name != ".lock"}
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory, compilation_cache):
-    out = tmp_path_factory.mktemp("an älteres Verzeichnis 🎲") / "run"
-    assert audit(out, "--methods", "retrain", "finetune") == 0
-    return out
-
-
-@pytest.fixture
-def copy(finished, tmp_path):
-    return shutil.copytree(finished, tmp_path / "copy")
 
 
 def test_everything_is_finite_and_retraining_is_exactly_zero(finished, capsys):
@@ -291,10 +254,6 @@ def test_another_chunk_size_does_not_mix_up_runs(finished, copy, tmp_path, monke
     shutil.rmtree(copy / "population")
     assert audit(copy, "--methods", "finetune", "--runs-per-chunk", 8) == 0
     assert results(copy, "finetune") == results(finished, "finetune")
-
-
-def interrupt(*arguments, **options):
-    raise KeyboardInterrupt
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes anywhere")
