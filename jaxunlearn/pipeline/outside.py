@@ -109,10 +109,11 @@ def _read_csv(path: Path) -> np.ndarray:
 
 def _as_scores(array: np.ndarray, name: str, m: int) -> np.ndarray:
     """[runs, m] or [runs, m, B] as [runs, m, B]."""
+    given = array.shape
     array = array[..., None] if array.ndim == 2 else array
     require(
         array.ndim == 3 and array.shape[1] == m and 0 not in array.shape,
-        f"Expected {name} of shape [runs, m] or [runs, m, B] with m={m} as in signs, got {array.shape}.",
+        f"Expected {name} of shape [runs, m] or [runs, m, B] with m={m} as in signs, got {given}.",
     )
     return array.astype(np.float64)
 
