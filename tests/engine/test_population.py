@@ -17,6 +17,7 @@ from jaxunlearn.unlearn import base
 RETAIN, M, B, R, EPOCHS, BATCH = 21, 6, 2, 8, 3, 8
 SIZES = Sizes(retain=RETAIN, pool=M * B, forget=M // 2 * B)
 MODEL = mlp((5,), 3, widths=(7,))
+INIT = jax.jit(MODEL.init)
 LOSS = base.cross_entropy(MODEL)
 
 
@@ -37,7 +38,7 @@ def make_engine(problem, devices=1, width=1):
 
 
 def initial():
-    params = MODEL.init(jax.random.key(1))
+    params = INIT(jax.random.key(1))
     return jax.tree.map(lambda a: jnp.broadcast_to(a, (R, *a.shape)), params)
 
 
@@ -61,19 +62,22 @@ def by_hand(problem, run, source):
     orders = np.asarray(schedule.orders(jax.random.fold_in(jax.random.key(5), 0), EPOCHS, x.shape[0]))
     steps = EPOCHS * -(-int(keep.sum()) // BATCH)
     optimizer = base.sgd(base.one_cycle(0.1, steps), weight_decay=5e-4, momentum=0.5)
-    params = MODEL.init(jax.random.key(1))
+    params = INIT(jax.random.key(1))
     state = optimizer.init(params)
+
+    @jax.jit
+    def step(params, state, x, y):
+        def loss(p):
+            return optax.softmax_cross_entropy_with_integer_labels(MODEL.apply(p, x), y).mean()
+
+        updates, state = optimizer.update(jax.grad(loss)(params), state, params)
+        return optax.apply_updates(params, updates), state
+
     for order in orders:
         rows = [i for i in order if keep[i]]
         for start in range(0, len(rows), BATCH):
             chosen = np.array(rows[start : start + BATCH])
-
-            def loss(p, chosen=chosen):
-                logits = MODEL.apply(p, x[chosen])
-                return optax.softmax_cross_entropy_with_integer_labels(logits, y[chosen]).mean()
-
-            updates, state = optimizer.update(jax.grad(loss)(params), state, params)
-            params = optax.apply_updates(params, updates)
+            params, state = step(params, state, x[chosen], y[chosen])
     return params
 
 

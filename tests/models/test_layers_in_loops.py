@@ -74,9 +74,9 @@ def test_group_norm_against_the_definition_and_its_gradient_against_flax():
 
     module = nn.GroupNorm(num_groups=4, epsilon=1e-6)
     weight = jax.random.normal(KEYS[3], x.shape)
-    ours = jax.grad(lambda *a: jnp.sum(weight * layers.group_norm(*a, groups=4)), (0, 1, 2))(x, scale, bias)
-    theirs = jax.grad(
-        lambda x, s, b: jnp.sum(weight * module.apply({"params": {"scale": s, "bias": b}}, x)), (0, 1, 2)
+    ours = jax.jit(jax.grad(lambda *a: jnp.sum(weight * layers.group_norm(*a, groups=4)), (0, 1, 2)))(x, scale, bias)
+    theirs = jax.jit(
+        jax.grad(lambda x, s, b: jnp.sum(weight * module.apply({"params": {"scale": s, "bias": b}}, x)), (0, 1, 2))
     )(x, scale, bias)
     for a, b in zip(ours, theirs):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3)
@@ -91,7 +91,8 @@ def test_max_pool_gradient_under_vmap_and_inside_relu():
 
     ours = jax.jit(jax.vmap(loss(layers.max_pool)))(x)
     # Windows without a positive entry are ties at 0, where ReLU passes no gradient on either side.
-    theirs = jnp.stack([loss(lambda v: nn.max_pool(v, (2, 2), (2, 2)))(one) for one in x])
+    flax_loss = jax.jit(loss(lambda v: nn.max_pool(v, (2, 2), (2, 2))))
+    theirs = np.stack([flax_loss(one) for one in x])
     np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
@@ -107,12 +108,13 @@ def test_linear_and_mlp_are_what_they_say():
 
 @pytest.mark.parametrize("model", [linear((4, 4, 2), 3), digits_cnn((4, 4, 2), 3), tinynet((4, 4, 2), 3)])
 def test_examples_of_a_batch_do_not_mix(model):
-    params = model.init(KEYS[0])
+    init, apply = jax.jit(model.init), jax.jit(model.apply)
+    params = init(KEYS[0])
     x = jax.random.normal(KEYS[1], (5, 4, 4, 2))
-    whole = model.apply(params, x)
+    whole = apply(params, x)
     assert whole.shape == (5, 3)
-    np.testing.assert_allclose(whole[2:3], model.apply(params, x[2:3]), rtol=1e-3, atol=1e-4)
-    again, other = model.init(KEYS[0]), model.init(KEYS[1])
+    np.testing.assert_allclose(whole[2:3], apply(params, x[2:3]), rtol=1e-3, atol=1e-4)
+    again, other = init(KEYS[0]), init(KEYS[1])
     jax.tree.map(np.testing.assert_array_equal, params, again)
     assert any(np.any(a != b) for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(other)))
 
@@ -132,7 +134,7 @@ def best_of(fn, *arguments, repeats=7):
 def test_a_step_in_a_loop_takes_no_longer_than_alone(make, shape, batch):
     # XLA's own gradient convolutions lose their fast path inside a loop body on CPU: 10 to 30 times slower.
     model = make(shape, 10)
-    params = model.init(KEYS[0])
+    params = jax.jit(model.init)(KEYS[0])
     x = jax.random.normal(KEYS[1], (batch, *shape))
     y = jax.random.randint(KEYS[2], (batch,), 0, 10)
 
