@@ -107,8 +107,8 @@ def disk_errors(directory: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _stray_reads_ignored() -> Iterator[None]:
-    """After a failed restore its other reads find their event loop closed and would print a traceback about it."""
+def _strays_ignored() -> Iterator[None]:
+    """After a failed save or restore its other writes or reads find their event loop closed, and would print so."""
     hook = sys.unraisablehook
     sys.unraisablehook = lambda found: None if "loop is closed" in str(found.exc_value) else hook(found)
     try:
@@ -133,7 +133,7 @@ class ParamsStore:
     def __init__(self, directory: Path):
         import orbax.checkpoint as ocp
 
-        logging.getLogger("absl").setLevel(logging.ERROR)  # orbax logs every save at INFO and WARNING
+        logging.getLogger("absl").setLevel(logging.CRITICAL)  # orbax logs every save, and every error before raising it
         self.directory = directory.absolute()
         self._checkpointer = ocp.StandardCheckpointer()
 
@@ -149,8 +149,9 @@ class ParamsStore:
         path = self.directory / f"chunk-{chunk:05d}"
         with disk_errors(self.directory):
             shutil.rmtree(path, ignore_errors=True)
-            self._checkpointer.save(path, params)
-            self._checkpointer.wait_until_finished()
+            with _strays_ignored():
+                self._checkpointer.save(path, params)
+                self._checkpointer.wait_until_finished()
             records.write_json(self._commit(chunk), dict(runs))
 
     def load(self, chunk: int, like: Any) -> Any:
@@ -165,7 +166,7 @@ class ParamsStore:
         """
         path = self.directory / f"chunk-{chunk:05d}"
         try:
-            with _stray_reads_ignored():
+            with _strays_ignored():
                 return self._checkpointer.restore(path, like)
         except Exception as error:  # orbax and tensorstore have no common base class for damaged files
             raise InputError(
