@@ -138,6 +138,7 @@ def test_six_kills_and_two_interrupts_at_random_moments(finished, tmp_path, cach
         assert process.returncode in (0, -number, 130) and (number == signal.SIGKILL or said.count("\n") <= 1), said
     process = start(out, *extra)
     assert process.communicate() and process.returncode == 0
+    assert not list(out.rglob("*tmp*"))
     for method in ("retrain", "finetune"):
         assert results(out, method) == results(tmp_path / "whole", method) == results(finished, method)
 
