@@ -99,28 +99,24 @@ def check_separate(
     *,
     calibration_ids: Sequence[Any],
     evaluation_ids: Sequence[Any],
-    calibration_scores: np.ndarray | None = None,
-    evaluation_scores: np.ndarray | None = None,
     calibration_signs: np.ndarray | None = None,
     evaluation_signs: np.ndarray | None = None,
 ) -> None:
-    """Refuses a calibration run that is used as an evaluation run as well.
+    """Refuses evaluation runs that the calibration runs tell something about.
 
-    Runs are compared by id (a key's name, not a position) and, where scores and signs are given, by content: the same
-    scores with the same sign vector, if that sign vector had a negligible chance of being drawn twice. A deterministic
-    method gives equal scores for equal sign vectors, and retraining gives equal scores whatever the signs, so equal
-    scores alone prove nothing.
+    Two things are looked for: a run that serves as both, by its id (a key's name, not a position); and a sign vector, or its
+    opposite, that stands on both sides although independent draws show that with probability below 1e-6. The second is
+    also how one trained model, unlearned twice with fresh noise, shows: its sign vector is not uniform any more for an
+    attack that was fitted on the other copy. Equal scores prove nothing, since retraining gives the same ones in all runs.
 
     Args:
         calibration_ids: One hashable id a calibration run.
         evaluation_ids: One hashable id an evaluation run.
-        calibration_scores: [runs, ...] scores, or None.
-        evaluation_scores: [L, ...] scores, or None.
-        calibration_signs: [runs, m] signs, or None.
+        calibration_signs: [runs, m] signs, designed or drawn, or None.
         evaluation_signs: [L, m] signs, or None.
 
     Raises:
-        InputError: An id occurs twice or on both sides, or a run's content does.
+        InputError: An id occurs twice or on both sides, or a sign vector stands on both sides.
     """
     for name, ids in (("calibration", calibration_ids), ("evaluation", evaluation_ids)):
         require(
@@ -133,20 +129,23 @@ def check_separate(
             f"Expected calibration and evaluation runs to be different, but {len(shared)} serve as both, for example "
             f"{next(iter(shared))!r}; evaluate new runs."
         )
-    arrays = (calibration_scores, evaluation_scores, calibration_signs, evaluation_signs)
-    if any(a is None for a in arrays):
+    if calibration_signs is None or evaluation_signs is None:
         return
-    fits, tests, fit_signs, test_signs = (np.asarray(a) for a in arrays)
-    log_chance = math.log(max(len(fits) * len(tests), 1)) - design.log_support(test_signs.shape[-1])
+    fits, tests = (np.asarray(a, np.int8) for a in (calibration_signs, evaluation_signs))
+    log_chance = math.log(2 * max(len(fits) * len(tests), 1)) - design.log_support(tests.shape[-1])
     if log_chance >= math.log(LEAST_CHANCE):
         return
-    seen = {fits[i].tobytes() + fit_signs[i].astype(np.int8).tobytes(): i for i in range(len(fits))}
-    for row in range(len(tests)):
-        match = seen.get(tests[row].astype(fits.dtype).tobytes() + test_signs[row].astype(np.int8).tobytes())
-        if match is not None:
+    seen = {
+        vector.tobytes(): (row, what)
+        for row, fit in enumerate(fits)
+        for vector, what in ((fit, ""), (-fit, "opposite "))
+    }
+    for row, vector in enumerate(tests):
+        if vector.tobytes() in seen:
+            match, what = seen[vector.tobytes()]
             raise InputError(
-                f"Expected calibration and evaluation runs to be different, but evaluation run {row} has the scores "
-                f"and signs of calibration run {match}; evaluate new runs."
+                f"Expected evaluation sign vectors that calibration knows nothing about, but evaluation run {row} has the "
+                f"{what}sign vector of calibration run {match}; evaluate new runs, each with a sign vector of its own."
             )
 
 

@@ -180,3 +180,16 @@ def read_chunk(path: Path) -> dict[str, np.ndarray] | None:
         return records.read_npz(path)
     except InputError:
         return None
+
+
+def register(path: Path, entry: Any) -> list[Any]:
+    """Adds an entry to a JSON list on disk, once.
+
+    Returns:
+        The other entries that the list holds.
+    """
+    entries = records.read_json(path) if path.exists() else []
+    if entry not in entries:
+        with disk_errors(path.parent):
+            records.write_json(path, [*entries, entry])
+    return [other for other in entries if other != entry]

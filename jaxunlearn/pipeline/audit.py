@@ -116,6 +116,12 @@ def _run(
     with store.disk_errors(directory):
         records.write_npz(directory / "signs.npz", signs=table.signs, roles=table.roles, indices=table.indices)
     trained, population = train_population(task)
+    others = store.register(config.population_directory / "preregistrations.json", plan.to_json())
+    notes = [
+        f"These evaluation runs were bounded under another preregistration before ({_terms(other, plan)}); "
+        "unless it was fixed beforehand that this one counts, it is exploratory."
+        for other in others
+    ]
     folders = []
     for name, (_, identity) in methods.items():
         folder = directory / configuration.method_directory_name(name)
@@ -127,7 +133,8 @@ def _run(
         if not (folder / "bound.json").exists():
             unlearner = unlearners[name]
             scores, seconds = unlearn_and_score(task, name, unlearner, trained, folder)
-            record = bound(task, name, unlearner, scores, plan, seconds | {"train": population["seconds"]}, folder)
+            seconds |= {"train": population["seconds"]}
+            record = bound(task, name, unlearner, scores, plan, seconds, folder, notes)
             with store.disk_errors(folder):
                 records.write_json(folder / "bound.json", record.to_json())
             shutil.rmtree(folder / "chunks", ignore_errors=True)
@@ -145,6 +152,11 @@ def _run(
             },
         )
     return folders
+
+
+def _terms(other: dict[str, Any], plan: Preregistration) -> str:
+    """What another preregistration has differently."""
+    return "; ".join(store.differences(other, plan.to_json()))
 
 
 def _order(config):
@@ -335,10 +347,11 @@ def bound(
     plan: Preregistration,
     seconds: dict[str, float],
     folder: Path,
+    notes: Sequence[str] = (),
 ) -> BoundRecord:
     """Attacks the evaluation runs, bounds epsilon, and writes scores.npz and evaluation.npz."""
     evaluation = scores.roles == records.EVALUATION
-    notes = []
+    notes = list(notes)
     lost = int(scores.failed[~evaluation].sum())
     if lost:
         notes.append(f"{lost} calibration runs failed twice; their non-finite scores are left out of the fits.")

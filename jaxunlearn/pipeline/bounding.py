@@ -30,8 +30,6 @@ def attack(scores: ScoreRecord, plan: Preregistration, *, variance: str) -> dict
     validity.check_separate(
         calibration_ids=scores.indices[fit].tolist(),
         evaluation_ids=[("evaluation", i) for i in scores.indices[test].tolist()],
-        calibration_scores=scores.scores[fit],
-        evaluation_scores=scores.scores[test],
         calibration_signs=scores.signs[fit],
         evaluation_signs=scores.signs[test],
     )

@@ -98,8 +98,6 @@ def separate(**changes):
     arguments = {
         "calibration_ids": [("calibration", i) for i in range(6)],
         "evaluation_ids": [("evaluation", i) for i in range(4)],
-        "calibration_scores": rng.normal(size=(6, M, 2)).astype(np.float32),
-        "evaluation_scores": rng.normal(size=(4, M, 2)).astype(np.float32),
         "calibration_signs": lf.draw_signs(rng, 6, M),
         "evaluation_signs": lf.draw_signs(rng, 4, M),
     }
@@ -113,15 +111,32 @@ def test_calibration_runs_are_not_evaluated():
     with pytest.raises(InputError, match="occurs twice"):
         validity.check_separate(**separate(evaluation_ids=[("evaluation", 0)] * 4))
     base = separate()
-    scores, signs = base["evaluation_scores"].copy(), base["evaluation_signs"].copy()
-    scores[2], signs[2] = base["calibration_scores"][5], base["calibration_signs"][5]
-    with pytest.raises(InputError, match="evaluation run 2 has the scores and signs of calibration run 5"):
-        validity.check_separate(**separate(evaluation_scores=scores, evaluation_signs=signs))
-    # retraining: the same scores in all runs, with different signs, is no reuse
-    same = np.zeros((1, M, 2), np.float32)
-    validity.check_separate(
-        **separate(calibration_scores=np.repeat(same, 6, 0), evaluation_scores=np.repeat(same, 4, 0))
-    )
+    for turned, words in (
+        (1, "the sign vector of calibration run 5"),
+        (-1, "the opposite sign vector of calibration run 5"),
+    ):
+        signs = base["evaluation_signs"].copy()
+        signs[2] = turned * base["calibration_signs"][5]
+        with pytest.raises(InputError, match=f"evaluation run 2 has {words}"):
+            validity.check_separate(**separate(evaluation_signs=signs))
+    few = design.sign_vectors(4)  # calibrating every vector leaves none for evaluation, and is no reuse
+    ids = {"calibration_ids": range(6), "evaluation_ids": ["a", "b"]}
+    validity.check_separate(**ids, calibration_signs=few, evaluation_signs=few[:2])
+
+
+def test_one_trained_model_unlearned_for_both_sides_looks_like_a_leak(rng):
+    """The trap: fresh noise on each copy, scores that say nothing of S by themselves, and yet the attack knows S."""
+    from jaxunlearn.attack.likelihood import batchwise_llr, fit_batchwise
+
+    signs = lf.draw_signs(rng, 10, 200)
+    trained = rng.normal(size=(10, 200, 1))  # independent of the signs
+    copies = [trained + 0.3 * rng.normal(size=trained.shape) for _ in range(2)]
+    log_p = null.log_p_values(batchwise_llr(fit_batchwise(copies[0], signs), copies[1]), signs)
+    assert bounds.evidence(log_p, m=200, zeta=0.05).epsilon > 5
+    with pytest.raises(InputError, match="sign vector of calibration run"):
+        validity.check_separate(
+            calibration_ids=range(10), evaluation_ids=range(10, 20), calibration_signs=signs, evaluation_signs=signs
+        )
 
 
 def test_a_calibration_run_that_is_evaluated_looks_like_a_leak(rng):

@@ -202,7 +202,7 @@ def test_the_table_and_json_go_to_standard_output_alone(here, capsys):
         ("signs", lambda s: s[:0], ["signs"]),
         ("signs", lambda s: s[:, :1], ["signs"]),
         ("signs", lambda s: s[: RUNS - 1], ["as many rows", "29"]),
-        ("signs", lambda s: np.concatenate([s[:K], np.tile(s[:1], (RUNS - K, 1))]), ["same sign vector"]),
+        ("signs", lambda s: np.concatenate([s[:K], np.tile(s[-1:], (RUNS - K, 1))]), ["same sign vector"]),
         ("scores", lambda x: x[:, :-1], ["scores", f"m={M}", "(30, 39)"]),
         ("scores", lambda x: x[:-1], ["as many rows", "29"]),
         ("scores", lambda x: x[0], ["scores"]),

@@ -140,3 +140,11 @@ def test_kill_and_resume_end_in_the_same_bits(tmp_path, cached_environment):
         np.testing.assert_array_equal(a[name], b[name])
     first, second = read(tmp_path / "whole", "finetune"), read(cut, "finetune")
     assert {k: v for k, v in first.items() if k != "seconds"} == {k: v for k, v in second.items() if k != "seconds"}
+
+
+def test_a_second_look_at_the_same_evaluation_runs_is_marked(tmp_path):
+    shared = ["--population", str(tmp_path / "population"), "--methods", "finetune"]
+    assert audit(tmp_path / "first", *shared) == 0
+    assert audit(tmp_path / "second", *shared, "--r", "20") == 0
+    assert not any("preregistration" in note for note in read(tmp_path / "first", "finetune")["notes"])
+    assert any("exploratory" in note and "r:" in note for note in read(tmp_path / "second", "finetune")["notes"])
