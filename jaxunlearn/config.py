@@ -87,7 +87,7 @@ class Audit:
     variance: Literal["pooled", "per_example"] = "pooled"
     """Gaussian fits: pooled variance, or one per example and side as in the paper."""
     r: int | None = None
-    """Guess budget of the paper's bounds, even, <= m. Default: about m / 2 (joint and pairwise: m)."""
+    """Guess budget of the paper's bounds, even, <= m. Default: about m / 4 (joint and pairwise: m)."""
     zeta: float = 0.05
     """Error level: each epsilon holds with confidence 1 - zeta. In (0, 1)."""
     delta: float = 1e-5

@@ -95,7 +95,7 @@ class Preregistration:
 
         Where S_m can be enumerated the lattice bound takes the place of evidence and count, which it dominates; beside
         it stands the overlap bound at r (not for m = 2, where the two are the same). Otherwise: evidence, overlap at r
-        near m/4, m/2 and 3m/4, count at alpha = .01.
+        near m/8, m/4 and m/2, count at alpha = .01.
 
         Args:
             predictor: "batchwise", "joint" or "pairwise".
@@ -119,7 +119,7 @@ class Preregistration:
         else:
             grid = tuple(
                 sorted(
-                    {even_budget(m / 4, m), even_budget(m / 2, m), even_budget(3 * m / 4, m)}
+                    {even_budget(m / 8, m), even_budget(m / 4, m), even_budget(m / 2, m)}
                     | ({r} if r is not None else set())
                 )
             )

@@ -42,7 +42,7 @@ class Bound:
     variance: Literal["pooled", "per_example"] = "pooled"
     """Gaussian fits: pooled variance, or one per example and side as in the paper."""
     r: int | None = None
-    """Guess budget of the paper's bounds, even, <= m. Default: about m / 2."""
+    """Guess budget of the paper's bounds, even, <= m. Default: about m / 4."""
     zeta: float = 0.05
     """Error level, in (0, 1)."""
     delta: float = 0.0

@@ -29,7 +29,7 @@ def joint_table(llr):
 
 def test_default_plans():
     large = plan(m=400)
-    assert large.bounds == ("evidence", "overlap", "count") and large.r_grid == (100, 200, 300) and large.r == 200
+    assert large.bounds == ("evidence", "overlap", "count") and large.r_grid == (50, 100, 200) and large.r == 100
     assert len(large.candidates) == 5 and large.zeta_each == pytest.approx(0.01)
     small = plan(m=6)
     assert small.bounds == ("lattice", "overlap") and len(small.candidates) == 2
@@ -37,7 +37,7 @@ def test_default_plans():
     assert plan("joint", m=5).r == 5
     assert plan("pairwise", m=2).candidates == (("lattice", None),)
     chosen = plan(m=400, r=60)
-    assert chosen.r == 60 and chosen.r_grid == (60, 100, 200, 300)
+    assert chosen.r == 60 and chosen.r_grid == (50, 60, 100, 200)
     for m in range(2, 60):
         made = plan(m=m)
         assert all(r % 2 == 0 and 2 <= r <= m for r in made.r_grid) and len(set(made.r_grid)) == len(made.r_grid)

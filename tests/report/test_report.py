@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from conftest import STRENGTHS, make_record, write_joint, write_method, write_minimal, write_six
+from made_runs import STRENGTHS, make_record, write_joint, write_method, write_minimal, write_six
 
 from jaxunlearn._validate import InputError
 from jaxunlearn.records import write_json
