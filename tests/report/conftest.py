@@ -1,5 +1,5 @@
 import pytest
-from made_runs import write_joint, write_six
+from made_runs import make_records, write_joint, write_minimal, write_six
 
 
 @pytest.fixture(scope="session")
