@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
+import tyro
+
 from jaxunlearn import _validate
 from jaxunlearn._validate import InputError
 from jaxunlearn.types import TaskInfo, Unlearner
@@ -62,7 +64,7 @@ class Training:
 class Audit:
     """Audit unlearning algorithms: a guaranteed lower bound on epsilon from many train-and-unlearn runs."""
 
-    dataset: Literal["digits", "mnist", "cifar10", "cifar100"]
+    dataset: tyro.conf.Suppress[Literal["digits", "mnist", "cifar10", "cifar100"]]
     """Data set; digits is embedded, the others are read from the folder named by JAXUNLEARN_DATA."""
     methods: tuple[str, ...] = METHOD_NAMES
     """Methods to audit: built-in names, or your own as package.module:name (a function of TaskInfo to an Unlearner)."""

@@ -96,3 +96,9 @@ def test_bound_and_imports_do_without_jax(files):
     code = f"import sys; from jaxunlearn.cli import main; assert main({words!r}) == 0; "
     code += "assert not {'jax', 'tensorflow', 'torch', 'transformers', 'datasets'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_the_data_set_is_named_once():
+    with pytest.raises(SystemExit) as stop:
+        main(["audit", "digits", "--dataset", "mnist"])
+    assert stop.value.code == 2
