@@ -87,7 +87,7 @@ class Report:
     directories: tyro.conf.Positional[tuple[Path, ...]]
     """Run directories, as given to --out."""
     out: Path | None = None
-    """The page's file. Default: report.html in the first directory."""
+    """The page's file. Default: report.html in the directory; of several, report-together.html in the first."""
 
 
 def report(arguments: Sequence[str]) -> None:
@@ -111,6 +111,7 @@ def bound(arguments: Sequence[str]) -> None:
     from jaxunlearn.report import table
 
     print(table.render([record]))
+    print(*record.notes, sep="\n")
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {"audit": audit, "bound": bound, "report": report}

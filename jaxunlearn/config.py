@@ -232,7 +232,7 @@ def _import_method(name: str) -> tuple[Callable[[TaskInfo], Unlearner], dict[str
         text = " ".join(str(error).split())
         raise InputError(f"Cannot import method={name!r} ({type(error).__name__}: {text}); mend the module.") from error
     if not hasattr(module, attribute):
-        callables = [n for n, v in vars(module).items() if callable(v)]
+        callables = [n for n, v in vars(module).items() if callable(v) and v.__module__ == module_name]
         _validate.one_of(f"function of {module_name}", attribute, callables)
     factory = getattr(module, attribute)
     try:

@@ -1,9 +1,8 @@
 """The mechanism that attains every cap at once: what a bound's type-I error has to be measured against.
 
 Among all (epsilon, delta)-certified mechanisms it is the one whose p-value, rank or overlap is stochastically most
-extreme: density e^epsilon with respect to the reference on the best null fraction, e^-epsilon on the rest, and an event
-    of
-probability delta that reveals everything. Simple threshold mechanisms are kinder and hide errors. Whoever changes a
+extreme: density e^epsilon with respect to the reference on the best null fraction, e^-epsilon on the rest, and an
+event of probability delta that reveals everything. Simple threshold mechanisms are kinder and hide errors. Whoever changes a
 bound draws from here and counts how often the bound exceeds the true epsilon.
 """
 

@@ -1,8 +1,7 @@
 """The audit paper's own bounds, as printed: Lemma 4.2 (mean and median overlap) and the pairwise baseline (eq. 3).
 
-"Auditing of Unlearning Algorithms" (Sarmasarkar et al., 2026, arXiv:2607.05898). They are shown beside the sharper "
-"bounds of
-``audit.bounds`` so that results can be compared with published ones.
+"Auditing of Unlearning Algorithms" (Sarmasarkar et al., 2026, arXiv:2607.05898). They are shown beside the
+sharper bounds of ``audit.bounds`` so that results can be compared with published ones.
 """
 
 import math

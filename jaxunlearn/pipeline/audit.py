@@ -20,6 +20,7 @@ from jaxunlearn import records
 from jaxunlearn.audit.preregistration import Preregistration
 from jaxunlearn.engine import store
 from jaxunlearn.engine.population import Progress, Runs
+from jaxunlearn.engine.train import total_steps
 from jaxunlearn.pipeline import bounding
 from jaxunlearn.pipeline.task import TRAINING, UNLEARNING, Task, build, make_unlearner
 from jaxunlearn.records import BoundRecord, ScoreRecord
@@ -29,10 +30,14 @@ _PACKAGES = ("jaxunlearn", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint",
 _ACCURACIES = ("retain", "forget", "unseen", "test")
 
 
+SAY_EVERY = 20.0
+"""Seconds between two lines of progress where there is no terminal."""
+
+
 class Bar:
     """Progress of one stage over its runs: a bar on a terminal, one line at the end elsewhere."""
 
-    def __init__(self, label: str, runs: int, quiet: bool):
+    def __init__(self, label: str, runs: int, steps: int, quiet: bool):
         layout = "{desc:<22} {percentage:3.0f}% |{bar:24}| {n:.0f}/{total:.0f} runs, {rate_fmt}, {remaining} left"
         self._line = not quiet and not sys.stderr.isatty()
         self._bar = tqdm(
@@ -46,12 +51,22 @@ class Bar:
             dynamic_ncols=True,
         )
         self._label, self._runs, self._found, self._began = label, runs, 0, time.perf_counter()
+        self._done, self._said = 0.0, self._began
+        if self._line:
+            print(f"{label:<22} {runs:,} runs of {steps:,} steps", file=sys.stderr)
 
     def chunk(self, runs: int, parts: int = 1) -> Callable[[float], None]:
         """A callback for one chunk of ``runs`` runs whose work comes in ``parts`` phases."""
 
         def move(share: float) -> None:
             self._bar.update(share * runs / parts)
+            self._done += share * runs / parts
+            now = time.perf_counter()
+            if self._line and now - self._said > SAY_EVERY:
+                left = (self._runs - self._found - self._done) * (now - self._began) / self._done
+                done = self._found + self._done
+                print(f"{self._label:<22} {done:.1f} of {self._runs:,} runs, {left:.0f} s left", file=sys.stderr)
+                self._said = now
 
         return move
 
@@ -148,7 +163,7 @@ def _run(
                 "runs": {name: int(np.sum(table.roles == role)) for role, name in enumerate(records.ROLE_NAMES)},
                 "methods": sorted({*manifest.get("methods", []), *config.methods}, key=_order(config)),
                 "population": population,
-                "wall_seconds": round(time.perf_counter() - began, 1),
+                "wall_seconds": round(manifest.get("wall_seconds", 0.0) + time.perf_counter() - began, 1),
             },
         )
     return folders
@@ -188,8 +203,9 @@ def _train_population(task: Task) -> tuple["Population", dict[str, Any]]:
     }
     manifest = store.open_manifest(directory, "manifest.json", identity)
     population = Population(task, store.ParamsStore(directory))
-    run_phase = task.engine.phase_runner(task.info.train_phase("train"), 0)
-    bar = Bar("train", len(task.runs), task.config.quiet)
+    phase = task.info.train_phase("train")
+    run_phase = task.engine.phase_runner(phase, 0)
+    bar = Bar("train", len(task.runs), total_steps(phase, task.engine.sizes), task.config.quiet)
     trained = 0
     began = time.perf_counter()
     for number, rows in enumerate(task.chunks):
@@ -205,7 +221,7 @@ def _train_population(task: Task) -> tuple["Population", dict[str, Any]]:
     if trained:
         with store.disk_errors(directory):
             records.write_json(directory / "manifest.json", manifest | {"seconds": seconds})
-    facts = {"seconds": seconds, "trained_runs": trained, "reused_runs": len(task.runs) - trained}
+    facts = {"seconds": round(seconds, 1), "trained_runs": trained, "reused_runs": len(task.runs) - trained}
     return population, facts
 
 
@@ -257,7 +273,8 @@ def unlearn_and_score(
     """
     salt = zlib.crc32(name.encode())
     runners = [task.engine.phase_runner(phase, number + 1) for number, phase in enumerate(unlearner.phases)]
-    bar = Bar(name, len(task.runs), task.config.quiet)
+    steps = sum(total_steps(phase, task.engine.sizes) for phase in unlearner.phases)
+    bar = Bar(name, len(task.runs), steps, task.config.quiet)
     parts: list[dict[str, np.ndarray]] = []
     for number, rows in enumerate(task.chunks):
         runs = rows.stop - rows.start

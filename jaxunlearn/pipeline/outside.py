@@ -46,11 +46,11 @@ class Bound:
     zeta: float = 0.05
     """Error level, in (0, 1)."""
     delta: float = 0.0
-    """delta of the audited (epsilon, delta) claim, in [0, 1)."""
+    """delta of the audited (epsilon, delta) claim, in [0, 1); ``jaxunlearn audit`` has 1e-5."""
     name: str = "scores"
     """What was audited, for headings."""
     definition: Literal["3.3", "3.2"] = "3.3"
-    """3.3: all runs share initial weights and shuffling order. 3.2: each run drew its own, unknown to the attack."""
+    """What your runs had in common, which only you know. 3.3: initial weights and shuffling order. 3.2: each drew its own."""
     json: bool = False
     """Print JSON in place of the table."""
     out: Path | None = None
@@ -180,7 +180,7 @@ def run(chosen: Bound) -> BoundRecord:
         notes=[
             "Scores came from outside: it rests on whoever made them that the sign vectors were drawn independently and "
             "uniformly, that every run had its own noise, and that zeta, delta, r and the number of runs were fixed before "
-            "the first evaluation run."
+            f"the first evaluation run. Definition {chosen.definition} is as you stated it (--definition)."
         ],
     )
     if chosen.out is not None:

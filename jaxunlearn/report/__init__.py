@@ -17,7 +17,8 @@ def write_report(directories: Sequence[Path | str], *, out: Path | str | None = 
 
     Args:
         directories: Run directories, in the order to be shown.
-        out: The page; report.html in the first directory by default.
+        out: The page; by default report.html in the directory or, of several, report-together.html in the first, so that
+            the first one's own page stays.
 
     Returns:
         (the table for a terminal, the path of the page).
@@ -44,6 +45,7 @@ def write_report(directories: Sequence[Path | str], *, out: Path | str | None = 
     for run in runs:
         own = wide if len(runs) == 1 else overview([method.record for method in run.methods])
         own.write_png(run.path / "overview.png")
-    path = Path(out) if out is not None else runs[0].path / "report.html"
+    name = "report.html" if len(runs) == 1 else "report-together.html"
+    path = Path(out) if out is not None else runs[0].path / name
     write_html(runs, figures, (wide, overview(records, narrow=True)), path)
     return render(records), path
