@@ -252,7 +252,7 @@ _SMALL_METHODS = Methods(
     clipping=Clipping(sigma=0.05, epochs=30, descent=OneCycleSGD(peak=0.3)),
     clipping_uncertified=Clipping(epsilon=None, clip=5.0, sigma=1e-4, epochs=30, descent=OneCycleSGD(peak=0.3)),
 )
-# At the paper's 1e-3 ascent and IDA do nothing on digits; at .02 IDA ruins a model of CIFAR-10.
+# At the paper's 1e-3 ascent and IDA do next to nothing on digits; at .02 IDA ruins a model of CIFAR-10.
 _DIGITS_METHODS = dataclasses.replace(_SMALL_METHODS, ascent=Ascent(learning_rate=0.02), ida=IDA(learning_rate=0.02))
 
 PRESETS: dict[str, tuple[str, Audit]] = {

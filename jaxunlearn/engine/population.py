@@ -61,7 +61,6 @@ class Engine:
         self.mesh, self.plan, self.sizes, self.order_key = mesh, plan, sizes, order_key
         self._replicated, self._by_run = NamedSharding(mesh, P()), NamedSharding(mesh, P(AXIS))
         self.examples = jax.device_put(examples, self._replicated)
-        self.compile_seconds = 0.0
 
     def _map_runs(self, fn, *, shared: int, donate: tuple[int, ...] = ()):
         """Maps ``fn(*shared_arguments, *run_arguments)`` over the leading axis of the run arguments."""
@@ -157,7 +156,7 @@ def _split3(keys: PRNGKeyArray, number: int) -> tuple[PRNGKeyArray, ...]:
 
 def pad(tree: Any, size: int) -> Any:
     """Repeats the last run until the leading axis is ``size``; padding runs are computed and never reported."""
-    return jax.tree.map(lambda a: jnp.concatenate([a, jnp.repeat(a[-1:], size - a.shape[0], axis=0)]), tree)
+    return jax.tree.map(lambda a: a[np.minimum(np.arange(size), a.shape[0] - 1)], tree)
 
 
 def members(signs: np.ndarray, sizes: Sizes) -> np.ndarray:

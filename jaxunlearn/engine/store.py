@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
 import logging
 import shutil
 import sys
@@ -80,12 +79,14 @@ def exclusive(directory: Path) -> Iterator[None]:
         file = open(directory / ".lock", "w")
     with file:
         try:
+            import fcntl
+
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise InputError(
                 f"Another process works in {directory}; wait until it ends, or use another directory."
             ) from error
-        except OSError:  # a file system without locks
+        except (OSError, ImportError):  # a file system or an operating system without such locks
             pass
         yield
 

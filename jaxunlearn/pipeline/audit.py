@@ -17,9 +17,10 @@ from tqdm import tqdm
 
 from jaxunlearn import config as configuration
 from jaxunlearn import records
+from jaxunlearn.audit import validity
 from jaxunlearn.audit.preregistration import Preregistration
 from jaxunlearn.engine import store
-from jaxunlearn.engine.population import Progress, Runs
+from jaxunlearn.engine.population import Progress, Runs, pad
 from jaxunlearn.engine.train import total_steps
 from jaxunlearn.pipeline import bounding
 from jaxunlearn.pipeline.task import TRAINING, UNLEARNING, Task, build, make_unlearner
@@ -29,13 +30,12 @@ from jaxunlearn.types import Params, Unlearner
 _PACKAGES = ("jaxunlearn", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scipy", "scikit-learn")
 _ACCURACIES = ("retain", "forget", "unseen", "test")
 
-
 SAY_EVERY = 20.0
 """Seconds between two lines of progress where there is no terminal."""
 
 
 class Bar:
-    """Progress of one stage over its runs: a bar on a terminal, one line at the end elsewhere."""
+    """Progress of one stage over its runs: a bar on a terminal, a few lines elsewhere."""
 
     def __init__(self, label: str, runs: int, steps: int, quiet: bool):
         layout = "{desc:<22} {percentage:3.0f}% |{bar:24}| {n:.0f}/{total:.0f} runs, {rate_fmt}, {remaining} left"
@@ -127,6 +127,8 @@ def _run(
         "preregistration": plan.to_json(),
     }
     manifest = store.open_manifest(directory, "manifest.json", configuration.audit_identity(config), **facts)
+    # The settings may be the same and the defaults of another version still name other bounds.
+    validity.check_unchanged(Preregistration.from_json(manifest["preregistration"]), plan)
     table = task.runs
     with store.disk_errors(directory):
         records.write_npz(directory / "signs.npz", signs=table.signs, roles=table.roles, indices=table.indices)
@@ -256,8 +258,7 @@ class Population:
             self._remember(number, host)
         else:
             host = self._cache[number]
-        size = self.task.engine.plan.runs_per_chunk
-        return jax.tree.map(lambda a: np.concatenate([a, np.repeat(a[-1:], size - runs, axis=0)]), host)
+        return pad(host, self.task.engine.plan.runs_per_chunk)
 
 
 def unlearn_and_score(

@@ -13,7 +13,7 @@ from jaxunlearn._validate import require
 from jaxunlearn.attack import signals
 from jaxunlearn.data import digits, images, signs, splits
 from jaxunlearn.engine import plan as planning
-from jaxunlearn.engine.population import Engine, Runs, members
+from jaxunlearn.engine.population import Engine, Runs, members, pad
 from jaxunlearn.engine.train import Examples, Sizes
 from jaxunlearn.metrics.accuracy import accuracy
 from jaxunlearn.models import convolutional, linear
@@ -159,9 +159,7 @@ class Task:
         return [slice(i, min(i + size, len(self.runs))) for i in range(0, len(self.runs), size)]
 
     def _padded(self, rows: slice) -> np.ndarray:
-        numbers = np.arange(len(self.runs))[rows]
-        size = self.engine.plan.runs_per_chunk
-        return np.concatenate([numbers, np.repeat(numbers[-1:], size - numbers.size)])
+        return pad(np.arange(len(self.runs))[rows], self.engine.plan.runs_per_chunk)
 
     def chunk(self, rows: slice, *, stage: int, salt: int = 0) -> Runs:
         """The runs of a chunk, padded to the plan's size by repeating the last one."""

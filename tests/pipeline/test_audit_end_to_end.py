@@ -148,3 +148,19 @@ def test_a_second_look_at_the_same_evaluation_runs_is_marked(tmp_path):
     assert audit(tmp_path / "second", *shared, "--r", "20") == 0
     assert not any("preregistration" in note for note in read(tmp_path / "first", "finetune")["notes"])
     assert any("exploratory" in note and "r:" in note for note in read(tmp_path / "second", "finetune")["notes"])
+
+
+def test_defaults_of_another_version_do_not_replace_what_was_preregistered(tmp_path, capsys):
+    assert audit(tmp_path, "--methods", "finetune") == 0
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    manifest["preregistration"]["r_grid"] = [20, 30, 40]
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    assert audit(tmp_path, "--methods", "ascent") == 2
+    assert "r_grid=(20, 30, 40) as preregistered" in capsys.readouterr().err
+    assert not (tmp_path / "ascent").exists()
+
+
+def test_the_readme_shows_the_example_as_it_is():
+    root = Path(__file__).parents[2]
+    example = (root / "examples" / "my_unlearner.py").read_text()
+    assert example[example.index("import optax") :] in (root / "README.md").read_text()
