@@ -11,6 +11,7 @@ Layout of a run directory::
     DIR/population/          trained models D(S), shared by all methods (orbax)
     DIR/<method>/scores.npz  scores and accuracies of every run
     DIR/<method>/evaluation.npz  log-likelihood ratios, signs and p-values of the evaluation runs
+    DIR/<method>/trajectory.npz  scores of the models on the way, where asked for
     DIR/<method>/bound.json  the bounds (BoundRecord)
     DIR/report.html          one self-contained page
 """
@@ -90,7 +91,9 @@ class BoundRecord:
         failed_runs: Indices of evaluation runs that failed and count as p = 1.
         certificate: What theory proves for the method as configured: {"epsilon", "delta", "source"} or None.
         notes: Sentences for the reader: warnings, what was not done.
-        expected: The bounds that the preregistration named.
+        trajectory: Bounds after chosen steps of unlearning, each at zeta over their number, so that all hold at once: lists
+            "step" (-1 stands for the end), "epsilon", "paper_mean", "ceiling" and mean accuracies; {} when none were asked
+            for.
     """
 
     method: str
@@ -116,6 +119,7 @@ class BoundRecord:
     failed_runs: list[int] = dataclasses.field(default_factory=list)
     certificate: dict[str, Any] | None = None
     notes: list[str] = dataclasses.field(default_factory=list)
+    trajectory: dict[str, list[float]] = dataclasses.field(default_factory=dict)
     schema: int = SCHEMA
 
     def to_json(self) -> dict[str, Any]:

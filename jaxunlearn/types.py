@@ -18,13 +18,13 @@ class Batch(NamedTuple):
 
     Attributes:
         x: [b, ...] inputs.
-        y: [b] integer labels.
+        y: [b] integer labels, [b, T] where every position of a sequence has one.
         weight: [b] 1 for an example, 0 for padding at the end of an epoch. Absent examples are never given weight 0: they
             are not gathered at all, since a zero weight would still move batch boundaries.
     """
 
     x: Float[Array, "b ..."]
-    y: Int[Array, " b"]
+    y: Int[Array, "b ..."]
     weight: Float[Array, " b"]
 
 
@@ -40,11 +40,11 @@ class Model(NamedTuple):
 
     Attributes:
         init: ``(key) -> params``.
-        apply: ``(params, x [b, ...]) -> logits [b, classes]``.
+        apply: ``(params, x [b, ...]) -> logits [b, classes]``, of sequences [b, T, classes].
     """
 
     init: Callable[[PRNGKeyArray], Params]
-    apply: Callable[[Params, Float[Array, "b ..."]], Float[Array, "b classes"]]
+    apply: Callable[[Params, Float[Array, "b ..."]], Float[Array, "b *t classes"]]
 
 
 class Phase(NamedTuple):
@@ -57,7 +57,8 @@ class Phase(NamedTuple):
         init: ``(key, params) -> state``.
         update: ``(key, state, batch: ForgetRetain, step) -> state``, pure; ``step`` counts from 0 within the phase and
             ``key`` is new at every step and run.
-        finalize: ``(key, state) -> params``; output noise and averaging go here.
+        finalize: ``(key, state) -> params``; output noise and averaging go here. A phase that is followed by another may
+            hand on any pytree.
         companion: A second source ("forget" beside "retain") whose batches cycle along, or None. With source "train" the
             examples arrive as ``batch.retain``.
         max_steps: Stop after this many steps even inside an epoch; None means the whole of ``epochs``.
@@ -80,11 +81,16 @@ class Unlearner(NamedTuple):
         phases: The phases, in order.
         from_scratch: True if it starts from the initial weights x_0 instead of the trained model (retraining).
         certificate: ``{"epsilon", "delta", "source"}`` that theory proves for this configuration, or None.
+        rewind: Epochs of the base training that are undone first: it starts from the checkpoint so many epochs before the
+            end.
+        notes: Sentences for the reader of the audit: what the guarantee rests on, or why there is none.
     """
 
     phases: tuple[Phase, ...]
     from_scratch: bool = False
     certificate: dict[str, Any] | None = None
+    rewind: int = 0
+    notes: tuple[str, ...] = ()
 
 
 @runtime_checkable
@@ -104,9 +110,13 @@ class TaskInfo(NamedTuple):
         loss: ``(params, batch) -> scalar``: mean cross-entropy in nats over the batch's real examples.
         retain_size: Examples in D_r.
         forget_size: Examples in D_f(S), equal for all runs because sign vectors are balanced.
-        batch_size: Batch size of the base training.
+        batch_size: Batch size of the base training; at least the training set's size means full batches.
         train_phase: ``(source) -> Phase``: the base training over "train" (as the audited models were made) or over
             "retain" (retraining).
+        train_epochs: Epochs of the base training.
+        descent: The base training's optimiser settings (``unlearn.base.SGD``), or None where it is another.
+        curvature_loss: The same loss in a form that forward-mode differentiation takes; fast layers with a derivative of
+            their own refuse it. None: ``loss`` takes it.
     """
 
     model: Model
@@ -115,3 +125,6 @@ class TaskInfo(NamedTuple):
     forget_size: int
     batch_size: int
     train_phase: Callable[[str], Phase]
+    train_epochs: int = 0
+    descent: Any = None
+    curvature_loss: Callable[[Params, Batch], jax.Array] | None = None

@@ -1,13 +1,12 @@
 """From parameters and examples to the scores that attacks use; higher = more likely still in the model."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
-
-from jaxunlearn.types import Params
 
 
 def logit_score(logits: Float[Array, "n classes"], labels: Int[Array, " n"]) -> Float[Array, " n"]:
@@ -28,11 +27,21 @@ def logit_score(logits: Float[Array, "n classes"], labels: Int[Array, " n"]) -> 
     return own - jax.nn.logsumexp(jnp.where(is_own, -jnp.inf, logits), axis=-1)
 
 
-def batched_logits(
-    apply: Callable[[Params, Array], Array], params: Params, x: Float[Array, "n ..."], batch_size: int = 512
-) -> Float[Array, "n classes"]:
-    """``apply`` over ``x`` in large batches, so that temporaries do not grow with n."""
-    n = x.shape[0]
-    if n <= batch_size:
-        return apply(params, x)
-    return lax.map(lambda one: apply(params, one[None])[0], x, batch_size=batch_size)
+def sequence_score(logits: Float[Array, "n t classes"], labels: Int[Array, "n t"]) -> Float[Array, " n"]:
+    """Mean log-likelihood of a sequence's labels, in nats a position (audit paper, appendix D.2, with the sign turned).
+
+    The paper scores by cross-entropy, which is lower for what was seen; here higher = more likely still in the model.
+    """
+    own = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    return jnp.mean(own - jax.nn.logsumexp(logits, axis=-1), axis=-1)
+
+
+def batched(fn: Callable[..., Any], *arrays: Array, batch_size: int = 512) -> Any:
+    """``fn`` over the leading axis of ``arrays`` in large batches, so that temporaries do not grow with n."""
+    if arrays[0].shape[0] <= batch_size:
+        return fn(*arrays)
+
+    def one(rows):
+        return jax.tree.map(lambda out: out[0], fn(*(row[None] for row in rows)))
+
+    return lax.map(one, arrays, batch_size=batch_size)

@@ -2,15 +2,17 @@
 
 Shape of the program: runs are spread over devices by ``shard_map``; inside a device ``lax.map`` takes ``width`` of them at a
 time under ``vmap``; inside a run whole epochs go through one loop. Examples are held once per device, states are donated.
-A chunk of runs is stepped by stretches of epochs whose length follows the clock, so that progress is shown and an interrupt
-is answered within seconds; the stretch bounds are traced, so the program is compiled once.
+A chunk of runs goes by stretches of steps whose length follows the clock, so that progress is shown and an interrupt is
+answered within seconds, and a stretch may end where a model on the way is wanted; its bounds are traced, so the program is
+compiled once.
 """
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -22,13 +24,25 @@ from jaxtyping import PRNGKeyArray
 
 from jaxunlearn.data import schedule
 from jaxunlearn.engine.plan import AXIS, Plan
-from jaxunlearn.engine.train import Examples, Sizes, advance, total_steps
+from jaxunlearn.engine.train import Examples, Sizes, advance, steps_per_epoch, total_steps
 from jaxunlearn.types import Params, Phase
 
 STRETCH_SECONDS = 1.0
+_NO_STOPS: Mapping[int, Callable[[Params], None]] = MappingProxyType({})
 
 Progress = Callable[[float], None]
 """Called with the share of a chunk's work just done, in [0, 1]."""
+
+Stops = Mapping[int, Callable[[Params], None]]
+"""Step of a phase -> what to do with the parameters if the phase had ended after that many steps."""
+
+
+class PhaseRunner(Protocol):
+    """A compiled phase."""
+
+    def __call__(self, runs: "Runs", params: Params, progress: Progress | None = None, stops: Stops = ..., /) -> Params:
+        """Runs the phase over a chunk; params have a leading runs axis."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +101,7 @@ class Engine:
         program, shared = self._map_runs(fn, shared=2), jax.device_put(shared, self._replicated)
         return lambda *run_arguments: program(self.examples, shared, *map(self.spread, run_arguments))
 
-    def phase_runner(self, phase: Phase, number: int) -> Callable[[Runs, Params, Progress | None], Params]:
+    def phase_runner(self, phase: Phase, number: int) -> PhaseRunner:
         """Compiles one phase.
 
         Args:
@@ -95,8 +109,9 @@ class Engine:
             number: Its number, folded into the order's and the runs' keys so that no two phases share them.
 
         Returns:
-            ``run(runs, params, progress) -> params`` with a leading runs axis. A phase without steps is still started and
-            finished: its noise may be all that a certificate rests on.
+            ``run(runs, params, progress, stops) -> params`` with a leading runs axis; ``stops`` are called on the way, with
+            steps in 0..total. A phase without steps is still started and finished: its noise may be all that a certificate
+            rests on.
         """
         sizes, n = self.sizes, self.examples.y.shape[0]
         start = self._map_runs(lambda key, params: phase.init(key, params), shared=0)
@@ -118,9 +133,10 @@ class Engine:
         step_own = self._map_runs(with_own_order, shared=4, donate=(4,))
         # The shared order is one table, computed once; a table per run would outgrow memory on large data sets.
         orders = jax.jit(schedule.orders, static_argnums=(1, 2), out_shardings=self._replicated)
-        epochs = -(-total_steps(phase, sizes) // -(-sizes.of(phase.source) // phase.batch_size))
+        total, per_epoch = total_steps(phase, sizes), steps_per_epoch(phase, sizes)
+        epochs = -(-total // per_epoch)
 
-        def run(runs: Runs, params: Params, progress: Progress | None = None) -> Params:
+        def run(runs: Runs, params: Params, progress: Progress | None = None, stops: Stops = _NO_STOPS, /) -> Params:
             keys = _split3(runs.keys, number)
             init_keys, step_keys, final_keys = (self.spread(k) for k in keys)
             member = self.spread(runs.member)
@@ -129,20 +145,23 @@ class Engine:
             else:
                 step, extra, table = step_own, (self.spread(runs.order_keys),), jnp.zeros((0, n), jnp.int32)
             state = start(init_keys, self.spread(params))
-            if epochs == 0 and progress is not None:
+            if total == 0 and progress is not None:
                 progress(1.0)
-            done, stretch = 0, 1
-            while done < epochs:
-                last = min(epochs, done + stretch)
-                began = time.perf_counter()
-                state = step(self.examples, table, np.int32(done), np.int32(last), state, step_keys, member, *extra)
-                jax.block_until_ready(state)
-                seconds = time.perf_counter() - began
-                if progress is not None:
-                    progress((last - done) / epochs)
-                if done > 0:  # the first stretch also compiled
-                    stretch = max(1, min(stretch * 8, round(stretch * STRETCH_SECONDS / max(seconds, 1e-6))))
-                done = last
+            done, stretch = 0, per_epoch
+            for stop in sorted({*stops, total}):
+                while done < stop:
+                    last, first_call = min(stop, done + stretch), done == 0
+                    began = time.perf_counter()
+                    state = step(self.examples, table, np.int32(done), np.int32(last), state, step_keys, member, *extra)
+                    jax.block_until_ready(state)
+                    seconds = time.perf_counter() - began
+                    if progress is not None:
+                        progress((last - done) / total)
+                    if not first_call and last - done == stretch:  # the first one also compiled
+                        stretch = max(1, min(stretch * 8, round(stretch * STRETCH_SECONDS / max(seconds, 1e-6))))
+                    done = last
+                if stop in stops:
+                    stops[stop](finish(final_keys, state))
             return finish(final_keys, state)
 
         return run

@@ -1,4 +1,4 @@
-"""One run's loop over a phase: whole epochs inside one compiled call."""
+"""One run's loop over a phase: many steps, over as many epochs as they take, inside one compiled call."""
 
 from typing import Any, NamedTuple
 
@@ -17,11 +17,11 @@ class Examples(NamedTuple):
 
     Attributes:
         x: [n, ...] inputs, the retain set first, then the m * B candidates batch by batch.
-        y: [n] labels.
+        y: [n] labels, of sequences [n, T].
     """
 
     x: Float[Array, "n ..."]
-    y: Int[Array, " n"]
+    y: Int[Array, "n ..."]
 
 
 class Sizes(NamedTuple):
@@ -44,9 +44,14 @@ class Sizes(NamedTuple):
         return sizes[source]
 
 
+def steps_per_epoch(phase: Phase, sizes: Sizes) -> int:
+    """Steps that one epoch over the phase's source takes; the last batch may be short."""
+    return -(-sizes.of(phase.source) // phase.batch_size)
+
+
 def total_steps(phase: Phase, sizes: Sizes) -> int:
     """Steps of the whole phase."""
-    steps = phase.epochs * -(-sizes.of(phase.source) // phase.batch_size)
+    steps = phase.epochs * steps_per_epoch(phase, sizes)
     return steps if phase.max_steps is None else min(steps, phase.max_steps)
 
 
@@ -66,25 +71,23 @@ def advance(
     first: Int[Array, ""],
     last: Int[Array, ""],
 ) -> State:
-    """Runs epochs ``first`` <= e < ``last`` of a phase for one run.
+    """Runs steps ``first`` <= t < ``last`` of a phase for one run.
 
     Args:
         phase: What to do.
         sizes: Static counts.
         key: The run's key for this phase; step t gets ``fold_in(key, t)``.
-        state: The phase's state before epoch ``first``.
+        state: The phase's state before step ``first``.
         member: member[i] says whether row i is in the run's D(S); all rows of the retain set are.
         examples: The shared examples.
         order_of: ``(epoch) -> [n]`` the shared order pi of that epoch.
-        first: First epoch; traced, so that one program serves any stretch.
-        last: One past the last epoch.
+        first: First step; traced, so that one program serves any stretch.
+        last: One past the last step.
 
     Returns:
-        The state after epoch ``last - 1``.
+        The state after step ``last - 1``.
     """
-    size = sizes.of(phase.source)
-    per_epoch = -(-size // phase.batch_size)
-    limit = total_steps(phase, sizes)
+    per_epoch = steps_per_epoch(phase, sizes)
 
     def source_batches(source, order):
         rows = schedule.compact(order, _mask(source, member, sizes), sizes.of(source))
@@ -106,6 +109,8 @@ def advance(
             parts: Any = (other, batch) if phase.source == "forget" else (batch, other)
             return phase.update(jax.random.fold_in(key, step), state, ForgetRetain(*parts), step)
 
-        return lax.fori_loop(0, jnp.minimum(per_epoch, limit - epoch * per_epoch), step_body, state)
+        before = epoch * per_epoch
+        begin, end = jnp.maximum(first - before, 0), jnp.minimum(last - before, per_epoch)
+        return lax.fori_loop(begin, end, step_body, state)
 
-    return lax.fori_loop(first, last, epoch_body, state)
+    return lax.fori_loop(first // per_epoch, (last + per_epoch - 1) // per_epoch, epoch_body, state)

@@ -7,8 +7,10 @@ import shutil
 import sys
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -17,11 +19,12 @@ from tqdm import tqdm
 
 from jaxunlearn import config as configuration
 from jaxunlearn import records
+from jaxunlearn._validate import require
 from jaxunlearn.audit import validity
 from jaxunlearn.audit.preregistration import Preregistration
 from jaxunlearn.engine import store
-from jaxunlearn.engine.population import Progress, Runs, pad
-from jaxunlearn.engine.train import total_steps
+from jaxunlearn.engine.population import PhaseRunner, Progress, Runs, pad
+from jaxunlearn.engine.train import steps_per_epoch, total_steps
 from jaxunlearn.pipeline import bounding
 from jaxunlearn.pipeline.task import TRAINING, UNLEARNING, Task, build, make_unlearner
 from jaxunlearn.records import BoundRecord, ScoreRecord
@@ -107,6 +110,8 @@ def run(config: configuration.Audit) -> list[Path]:
     # What cannot be served is found out before anything is written: a manifest would refuse the mended command.
     task = build(config)
     unlearners = {name: make_unlearner(task, name, factory) for name, (factory, _) in methods.items()}
+    for name, unlearner in unlearners.items():
+        check_trajectory(task, name, unlearner)
     with store.exclusive(directory):
         return _run(task, methods, unlearners, plan, began)
 
@@ -132,7 +137,7 @@ def _run(
     table = task.runs
     with store.disk_errors(directory):
         records.write_npz(directory / "signs.npz", signs=table.signs, roles=table.roles, indices=table.indices)
-    trained, population = train_population(task)
+    trained, population = train_population(task, {u.rewind for u in unlearners.values()})
     others = store.register(config.population_directory / "preregistrations.json", plan.to_json())
     notes = [
         f"These evaluation runs were bounded under another preregistration before ({_terms(other, plan)}); "
@@ -149,9 +154,9 @@ def _run(
         folders.append(folder)
         if not (folder / "bound.json").exists():
             unlearner = unlearners[name]
-            scores, seconds = unlearn_and_score(task, name, unlearner, trained, folder)
+            scores, on_the_way, seconds = unlearn_and_score(task, name, unlearner, trained, folder)
             seconds |= {"train": population["seconds"]}
-            record = bound(task, name, unlearner, scores, plan, seconds, folder, notes)
+            record = bound(task, name, unlearner, scores, plan, seconds, folder, notes, on_the_way)
             with store.disk_errors(folder):
                 records.write_json(folder / "bound.json", record.to_json())
             shutil.rmtree(folder / "chunks", ignore_errors=True)
@@ -186,17 +191,21 @@ def _finite(tree: Any) -> np.ndarray:
     return np.logical_and.reduce(flags)
 
 
-def train_population(task: Task) -> tuple["Population", dict[str, Any]]:
+def train_population(task: Task, rewinds: Iterable[int] = ()) -> tuple["Population", dict[str, Any]]:
     """Trains D(S) for all runs, or reuses what is on disk.
+
+    Args:
+        task: The audit's task.
+        rewinds: Epochs before the end at which a checkpoint is wanted as well.
 
     Returns:
         The population, and {"seconds", "trained_runs", "reused_runs"} for the report.
     """
     with store.exclusive(task.config.population_directory):
-        return _train_population(task)
+        return _train_population(task, sorted({0, *rewinds}))
 
 
-def _train_population(task: Task) -> tuple["Population", dict[str, Any]]:
+def _train_population(task: Task, rewinds: Sequence[int]) -> tuple["Population", dict[str, Any]]:
     directory = task.config.population_directory
     plan = task.engine.plan
     identity = configuration.training_identity(task.config) | {
@@ -204,20 +213,17 @@ def _train_population(task: Task) -> tuple["Population", dict[str, Any]]:
         "runs_per_chunk": plan.runs_per_chunk,
     }
     manifest = store.open_manifest(directory, "manifest.json", identity)
-    population = Population(task, store.ParamsStore(directory))
-    phase = task.info.train_phase("train")
-    run_phase = task.engine.phase_runner(phase, 0)
-    bar = Bar("train", len(task.runs), total_steps(phase, task.engine.sizes), task.config.quiet)
+    population = Population(task, rewinds)
+    train = PopulationTrainer(task, population)
+    bar = Bar("train", len(task.runs), train.steps, task.config.quiet)
     trained = 0
     began = time.perf_counter()
     for number, rows in enumerate(task.chunks):
         runs = rows.stop - rows.start
-        if population.store.done(number):
+        if train(number, bar.chunk(runs)):
+            trained += runs
+        else:
             bar.skip(runs)
-            continue
-        params = run_phase(task.chunk(rows, stage=TRAINING), task.initial(rows), bar.chunk(runs))
-        population.save(number, rows, params)
-        trained += runs
     bar.close()
     seconds = manifest.get("seconds", 0.0) + (time.perf_counter() - began if trained else 0.0)
     if trained:
@@ -227,50 +233,91 @@ def _train_population(task: Task) -> tuple["Population", dict[str, Any]]:
     return population, facts
 
 
+class PopulationTrainer:
+    """Trains the chunks of a population that are not on disk yet.
+
+    Args:
+        task: The audit's task.
+        population: Where the models go.
+    """
+
+    def __init__(self, task: Task, population: "Population"):
+        phase = task.info.train_phase("train")
+        self.task, self.population, self.steps = task, population, total_steps(phase, task.engine.sizes)
+        self._run = task.engine.phase_runner(phase, 0)
+        self._per_epoch = steps_per_epoch(phase, task.engine.sizes)
+
+    def __call__(self, number: int, progress: Progress) -> bool:
+        """Trains chunk ``number`` unless all its checkpoints are on disk; says whether it did."""
+        missing = [rewind for rewind in self.population.stores if not self.population.done(number, rewind)]
+        if not missing:
+            return False
+        rows = self.task.chunks[number]
+        stops = {
+            self.steps - rewind * self._per_epoch: partial(self.population.save, number, rows, rewind=rewind)
+            for rewind in missing
+        }
+        self._run(self.task.chunk(rows, stage=TRAINING), self.task.initial(rows), progress, stops)
+        return True
+
+
 class Population:
-    """The trained models by chunk; small ones stay in memory, all are on disk."""
+    """The trained models by chunk; small ones stay in memory, all are on disk.
 
-    def __init__(self, task: Task, params_store: store.ParamsStore):
-        self.task, self.store = task, params_store
+    Args:
+        task: The audit's task.
+        rewinds: Epochs before the end at which there are checkpoints; 0 is the trained model.
+    """
+
+    def __init__(self, task: Task, rewinds: Iterable[int] = (0,)):
+        self.task = task
+        directory = task.config.population_directory
+        self.stores = {k: store.ParamsStore(directory / f"rewound-{k}" if k else directory) for k in rewinds}
         leaves = jax.tree.leaves(task.parameter_shapes)
-        self._bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) * len(task.runs)
-        self._cache: dict[int, Params] = {}
+        size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) * len(task.runs)
+        self._fits = size * len(self.stores) < 1 << 30
+        self._cache: dict[tuple[int, int], Params] = {}
 
-    def save(self, number: int, rows: slice, params: Params) -> None:
+    def done(self, number: int, rewind: int = 0) -> bool:
+        """Whether a chunk's checkpoint is complete."""
+        return self.stores[rewind].done(number)
+
+    def save(self, number: int, rows: slice, params: Params, *, rewind: int = 0) -> None:
         """Writes a chunk without its padding."""
         runs = rows.stop - rows.start
         host = jax.tree.map(lambda a: np.asarray(a)[:runs], params)
         table = self.task.runs
         names = [[records.ROLE_NAMES[r], int(i)] for r, i in zip(table.roles[rows], table.indices[rows])]
-        self.store.save(number, host, {"runs": names, "finite": _finite(host).tolist()})
-        self._remember(number, host)
+        self.stores[rewind].save(number, host, {"runs": names, "finite": _finite(host).tolist()})
+        self._remember(number, rewind, host)
 
-    def _remember(self, number: int, host: Params) -> None:
-        if self._bytes < 1 << 30:
-            self._cache[number] = host
+    def _remember(self, number: int, rewind: int, host: Params) -> None:
+        if self._fits:
+            self._cache[number, rewind] = host
 
-    def load(self, number: int, rows: slice) -> Params:
+    def load(self, number: int, rows: slice, rewind: int = 0) -> Params:
         """A chunk of trained parameters, padded to the plan's size."""
         runs = rows.stop - rows.start
-        if number not in self._cache:
+        if (number, rewind) not in self._cache:
             like = jax.tree.map(lambda s: jax.ShapeDtypeStruct((runs, *s.shape), s.dtype), self.task.parameter_shapes)
-            host = jax.tree.map(np.asarray, self.store.load(number, like))
-            self._remember(number, host)
+            host = jax.tree.map(np.asarray, self.stores[rewind].load(number, like))
+            self._remember(number, rewind, host)
         else:
-            host = self._cache[number]
+            host = self._cache[number, rewind]
         return pad(host, self.task.engine.plan.runs_per_chunk)
 
 
 def unlearn_and_score(
     task: Task, name: str, unlearner: Unlearner, population: Population, folder: Path
-) -> tuple[ScoreRecord, dict[str, float]]:
+) -> tuple[ScoreRecord, dict[int, ScoreRecord], dict[str, float]]:
     """Unlearns every trained model with one method and scores the result.
 
     A run whose scores are not finite is done once more with the same key; if that fails too, it is recorded as failed and
     counts as p = 1. It is never dropped and never gets a new key or sign vector.
 
     Returns:
-        The scores of all runs, and the seconds spent by stage.
+        The scores of all runs, those of the models after each step of the configured trajectory, and the seconds spent by
+        stage.
     """
     salt = zlib.crc32(name.encode())
     runners = [task.engine.phase_runner(phase, number + 1) for number, phase in enumerate(unlearner.phases)]
@@ -293,22 +340,54 @@ def unlearn_and_score(
     bar.close()
     whole = {key: np.concatenate([part[key] for part in parts]) for key in parts[0] if key not in ("seconds", "rows")}
     table = task.runs
-    scores = ScoreRecord(
-        signs=table.signs,
-        roles=table.roles,
-        indices=table.indices,
-        scores=whole["scores"],
-        accuracy={key: whole[f"accuracy_{key}"] for key in _ACCURACIES},
-        failed=whole["failed"],
-    )
+
+    def record(prefix: str) -> ScoreRecord:
+        return ScoreRecord(
+            signs=table.signs,
+            roles=table.roles,
+            indices=table.indices,
+            scores=whole[f"{prefix}scores"],
+            accuracy={key: whole[f"{prefix}accuracy_{key}"] for key in _ACCURACIES},
+            failed=whole[f"{prefix}failed"],
+        )
+
     seconds = np.sum([part["seconds"] for part in parts], axis=0)
-    return scores, {"unlearn": float(seconds[0]), "score": float(seconds[1])}
+    on_the_way = {step: record(_at(step)) for step in task.config.trajectory}
+    return record(""), on_the_way, {"unlearn": float(seconds[0]), "score": float(seconds[1])}
+
+
+def _at(step: int) -> str:
+    """What the arrays of a model on the way are called by."""
+    return f"at-{step}-"
+
+
+def check_trajectory(task: Task, name: str, unlearner: Unlearner) -> None:
+    """Refuses steps of ``trajectory`` that a method does not reach, or at which it has no model to score.
+
+    Raises:
+        InputError: A step is not below the method's steps, or lies in a phase that hands on more than parameters.
+    """
+    structure = jax.tree.structure(task.parameter_shapes)
+    shapes, total = task.parameter_shapes, 0
+    for number, phase in enumerate(unlearner.phases):
+        state = jax.eval_shape(phase.init, task.root, shapes)
+        shapes = jax.eval_shape(phase.finalize, task.root, state)
+        end = total + total_steps(phase, task.engine.sizes)
+        inside = [step for step in task.config.trajectory if total <= step < end]
+        require(
+            not inside or jax.tree.structure(shapes) == structure,
+            f"Expected trajectory steps at which {name} has a model, but {inside} lie in its phase {number} of steps "
+            f"{total} to {end - 1}, which hands on more than parameters.",
+        )
+        total = end
+    beyond = [step for step in task.config.trajectory if step >= total]
+    require(not beyond, f"Expected trajectory steps below the {total} steps of {name}, got {beyond}.")
 
 
 def _unlearn_chunk(
     task: Task,
     unlearner: Unlearner,
-    runners: Sequence[Callable[[Runs, Params, Progress | None], Params]],
+    runners: Sequence[PhaseRunner],
     population: Population,
     number: int,
     salt: int,
@@ -318,17 +397,26 @@ def _unlearn_chunk(
     rows = task.chunks[number]
     chunk = task.chunk(rows, stage=UNLEARNING, salt=salt)
     part: dict[str, np.ndarray] = {}
-    for attempt in range(2):
+
+    def score(prefix: str, params: Params) -> None:
         began = time.perf_counter()
-        params = task.initial(rows) if unlearner.from_scratch else population.load(number, rows)
-        for runner in runners:
-            params = runner(chunk, params, progress if attempt == 0 else None)
-        unlearned = time.perf_counter()
-        part = {
-            key: np.asarray(value)[: rows.stop - rows.start] for key, value in task.score(params, chunk.member).items()
-        }
-        part["failed"] = ~_finite({"scores": part["scores"]})
-        part["seconds"] = np.array([unlearned - began, time.perf_counter() - unlearned])
+        for key, value in task.score(params, chunk.member).items():
+            part[f"{prefix}{key}"] = np.asarray(value)[: rows.stop - rows.start]
+        part[f"{prefix}failed"] = ~_finite({"scores": part[f"{prefix}scores"]})
+        part["seconds"] += [0.0, time.perf_counter() - began]
+
+    for attempt in range(2):
+        part["seconds"] = np.zeros(2)
+        began = time.perf_counter()
+        params = task.initial(rows) if unlearner.from_scratch else population.load(number, rows, unlearner.rewind)
+        before = 0
+        for phase, runner in zip(unlearner.phases, runners):
+            end = before + total_steps(phase, task.engine.sizes)
+            stops = {t - before: partial(score, _at(t)) for t in task.config.trajectory if before <= t < end}
+            params = runner(chunk, params, progress if attempt == 0 else None, stops)
+            before = end
+        part["seconds"][0] = time.perf_counter() - began - part["seconds"][1]
+        score("", params)
         if not part["failed"].any():
             break
     return part
@@ -366,10 +454,11 @@ def bound(
     seconds: dict[str, float],
     folder: Path,
     notes: Sequence[str] = (),
+    on_the_way: Mapping[int, ScoreRecord] = MappingProxyType({}),
 ) -> BoundRecord:
-    """Attacks the evaluation runs, bounds epsilon, and writes scores.npz and evaluation.npz."""
+    """Attacks the evaluation runs, bounds epsilon, and writes scores.npz, evaluation.npz and trajectory.npz."""
     evaluation = scores.roles == records.EVALUATION
-    notes = list(notes)
+    notes = [*notes, *unlearner.notes]
     lost = int(scores.failed[~evaluation].sum())
     if lost:
         notes.append(f"{lost} calibration runs failed twice; their non-finite scores are left out of the fits.")
@@ -377,6 +466,9 @@ def bound(
         notes.append("Every run drew its own initial weights and order, unknown to the attack.")
     with store.disk_errors(folder):
         scores.save(folder / "scores.npz")
+        if on_the_way:
+            bounding.save_trajectory(folder / "trajectory.npz", on_the_way)
+    path = bounding.trajectory(plan, on_the_way, scores, variance=task.config.variance)
     record, evaluated = bounding.record(
         plan,
         bounding.attack(scores, plan, variance=task.config.variance),
@@ -390,6 +482,7 @@ def bound(
         seconds=seconds,
         certificate=unlearner.certificate,
         notes=notes,
+        trajectory=path,
     )
     with store.disk_errors(folder):
         records.write_npz(folder / "evaluation.npz", **evaluated)

@@ -1,6 +1,9 @@
 """From scores to a BoundRecord: fit the attack on calibration runs, apply it to evaluation runs, bound."""
 
+import dataclasses
 import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +12,7 @@ from jaxunlearn.attack import likelihood
 from jaxunlearn.audit import design, validity
 from jaxunlearn.audit.headline import evaluate
 from jaxunlearn.audit.preregistration import Preregistration
-from jaxunlearn.records import CALIBRATION, EVALUATION, BoundRecord, ScoreRecord
+from jaxunlearn.records import CALIBRATION, EVALUATION, BoundRecord, ScoreRecord, write_npz
 
 
 def attack(scores: ScoreRecord, plan: Preregistration, *, variance: str) -> dict[str, np.ndarray]:
@@ -44,6 +47,48 @@ def attack(scores: ScoreRecord, plan: Preregistration, *, variance: str) -> dict
     return {"log_likelihoods": likelihood.joint_log_likelihoods(gaussians, scores.scores[test])}
 
 
+def save_trajectory(path: Path, on_the_way: Mapping[int, ScoreRecord]) -> None:
+    """Writes the scores [steps, runs, m, B] and accuracies [steps, runs] of the models on the way."""
+    parts = list(on_the_way.values())
+    arrays = {f"accuracy_{key}": np.stack([part.accuracy[key] for part in parts]) for key in parts[0].accuracy}
+    arrays |= {"scores": np.stack([part.scores for part in parts]), "failed": np.stack([part.failed for part in parts])}
+    write_npz(path, steps=np.array(list(on_the_way)), signs=parts[0].signs, roles=parts[0].roles, **arrays)
+
+
+def trajectory(
+    plan: Preregistration, on_the_way: Mapping[int, ScoreRecord], final: ScoreRecord, *, variance: str
+) -> dict[str, list[float]]:
+    """Bounds after chosen steps of unlearning, as if the method had stopped there, and at its end (the paper's Figure 1a).
+
+    With n steps on the way every point is at level zeta / (n + 1), so that the whole curve holds at once and its largest
+    value may be quoted. The runs are the same at every step; the union bound asks for no independence.
+
+    Args:
+        plan: What was preregistered for the end.
+        on_the_way: Step -> scores.
+        final: Scores at the end.
+        variance: As in ``attack``.
+
+    Returns:
+        Lists "step" (-1 stands for the end), "epsilon", "paper_mean", "ceiling" and the mean "accuracy_..."; {} without steps.
+    """
+    if not on_the_way:
+        return {}
+    each = dataclasses.replace(plan, zeta=plan.zeta / (len(on_the_way) + 1))
+    path: dict[str, list[float]] = {"step": [], "epsilon": [], "paper_mean": [], "ceiling": []}
+    for step, scores in (*on_the_way.items(), (-1, final)):
+        test = scores.roles == EVALUATION
+        outputs = attack(scores, each, variance=variance)
+        found = evaluate(each, signs=scores.signs[test], failed=scores.failed[test], curves=False, **outputs)
+        path["step"].append(step)
+        path["epsilon"].append(found.headline.epsilon)
+        path["paper_mean"].append(found.paper_mean)
+        path["ceiling"].append(found.headline.ceiling)
+        for name, values in scores.accuracy.items():
+            path.setdefault(f"accuracy_{name}", []).append(float(np.mean(values[np.isfinite(values)])))
+    return path
+
+
 def record(
     plan: Preregistration,
     outputs: dict[str, np.ndarray],
@@ -64,9 +109,7 @@ def record(
         The record of bound.json, and the arrays of evaluation.npz.
     """
     began = time.perf_counter()
-    found = evaluate(
-        plan, signs=signs, failed=failed, llr=outputs.get("llr"), log_likelihoods=outputs.get("log_likelihoods")
-    )
+    found = evaluate(plan, signs=signs, failed=failed, **outputs)
     arrays = {
         "signs": signs,
         "log_p": np.array(found.log_p_values),

@@ -15,8 +15,8 @@ from jaxunlearn.data import digits, images, signs, splits
 from jaxunlearn.engine import plan as planning
 from jaxunlearn.engine.population import Engine, Runs, members, pad
 from jaxunlearn.engine.train import Examples, Sizes
-from jaxunlearn.metrics.accuracy import accuracy
-from jaxunlearn.models import convolutional, linear
+from jaxunlearn.metrics.accuracy import correct, weighted_mean
+from jaxunlearn.models import convolutional, layers, linear
 from jaxunlearn.records import CALIBRATION, EVALUATION
 from jaxunlearn.types import Model, Params, Phase, TaskInfo, Unlearner
 from jaxunlearn.unlearn import base
@@ -29,16 +29,54 @@ SOURCES = ("train", "retain", "forget")
 _SPLIT, _INITIAL, _ORDER, _SIGNS, TRAINING, UNLEARNING = range(6)
 
 
-def make_model(name: str, input_shape: tuple[int, ...], classes: int, *, width: int) -> Model:
-    """Builds the architecture; ``width`` > 1 models under vmap want the patches form of convolutions."""
-    form = "canonical" if width == 1 else "patches"
+def make_model(name: str, shape: tuple[int, ...], outputs: int, *, form: layers.ConvForm) -> Model:
+    """Builds the architecture, its convolutions in the form given: patches under vmap and for forward-mode derivatives."""
     makers: dict[str, Callable[[], Model]] = {
-        "linear": lambda: linear.linear(input_shape, classes),
-        "mlp": lambda: linear.mlp(input_shape, classes),
-        "cnn": lambda: convolutional.digits_cnn(input_shape, classes, form=form),
-        "tinynet": lambda: convolutional.tinynet(input_shape, classes, form=form),
+        "linear": lambda: linear.linear(shape, outputs),
+        "mlp": lambda: linear.mlp(shape, outputs),
+        "cnn": lambda: convolutional.digits_cnn(shape, outputs, form=form),
+        "tinynet": lambda: convolutional.tinynet(shape, outputs, form=form),
     }
     return makers[name]()
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """The arrays of an audit: the retain set first, then the candidates batch by batch.
+
+    Attributes:
+        x: [n, ...] inputs.
+        y: [n] labels, of sequences [n, T].
+        x_test: [k, ...] held-out inputs.
+        y_test: [k] or [k, T].
+        retain: Examples in D_r.
+        batch_size: B, examples in a candidate batch.
+        outputs: Classes, or size of the vocabulary.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+    retain: int
+    batch_size: int
+    outputs: int
+
+
+def prepare(config: configuration.Audit, key: PRNGKeyArray) -> Prepared:
+    """Loads the data and draws the split."""
+    data = LOADERS[config.dataset]()
+    split = splits.make_split(key, data.y, m=config.m, batch_size=config.candidate_batch_size, kind=config.split)
+    rows = np.concatenate([split.retain, split.pool])
+    return Prepared(
+        x=data.x[rows],
+        y=data.y[rows],
+        x_test=data.x_test,
+        y_test=data.y_test,
+        retain=split.retain.size,
+        batch_size=config.candidate_batch_size,
+        outputs=data.classes,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +182,7 @@ class Task:
     """Everything that the stages of an audit share."""
 
     config: configuration.Audit
-    split: splits.Split
+    data: Prepared
     info: TaskInfo
     runs: RunTable
     engine: Engine
@@ -190,10 +228,9 @@ def build(config: configuration.Audit, devices=None) -> Task:
         config: The audit.
         devices: JAX devices to use; None means all of this process.
     """
-    data = LOADERS[config.dataset]()
     root = jax.random.key(config.seed)
-    m, batch_size = config.m, config.candidate_batch_size
-    split = splits.make_split(jax.random.fold_in(root, _SPLIT), data.y, m=m, batch_size=batch_size, kind=config.split)
+    m = config.m
+    data = prepare(config, jax.random.fold_in(root, _SPLIT))
     runs = make_runs(
         jax.random.fold_in(root, _SIGNS),
         m=m,
@@ -204,44 +241,71 @@ def build(config: configuration.Audit, devices=None) -> Task:
     check_calibration(runs)
     mesh = planning.make_mesh(devices)
     plan = planning.choose(mesh, len(runs), width=config.width, runs_per_chunk=config.runs_per_chunk)
-    rows = np.concatenate([split.retain, split.pool])
-    sizes = Sizes(retain=split.retain.size, pool=split.pool.size, forget=(m // 2) * batch_size)
-    engine = Engine(
-        mesh,
-        plan,
-        Examples(jnp.asarray(data.x[rows]), jnp.asarray(data.y[rows])),
-        sizes,
-        jax.random.fold_in(root, _ORDER),
-    )
-    model = make_model(config.model, data.x.shape[1:], data.classes, width=plan.width)
-    loss = base.cross_entropy(model)
-    training = config.training
-
-    def train_phase(source):
-        return training.descent.phase(
-            loss, source=source, size=sizes.of(source), epochs=training.epochs, batch_size=training.batch_size
-        )
-
-    info = TaskInfo(model, loss, sizes.retain, sizes.forget, training.batch_size, train_phase)
-
-    def score(examples, test, params, member):
-        logits = signals.batched_logits(model.apply, params, examples.x)
-        is_pool = jnp.arange(member.shape[0]) >= sizes.retain
-        return {
-            "scores": signals.logit_score(logits[sizes.retain :], examples.y[sizes.retain :]).reshape(m, batch_size),
-            "accuracy_retain": accuracy(logits, examples.y, (~is_pool).astype(jnp.float32)),
-            "accuracy_forget": accuracy(logits, examples.y, (is_pool & member).astype(jnp.float32)),
-            "accuracy_unseen": accuracy(logits, examples.y, (is_pool & ~member).astype(jnp.float32)),
-            "accuracy_test": accuracy(signals.batched_logits(model.apply, params, test[0]), test[1]),
-        }
-
+    sizes = Sizes(retain=data.retain, pool=m * data.batch_size, forget=(m // 2) * data.batch_size)
+    examples = Examples(jnp.asarray(data.x), jnp.asarray(data.y))
+    engine = Engine(mesh, plan, examples, sizes, jax.random.fold_in(root, _ORDER))
+    model = make_model(config.model, data.x.shape[1:], data.outputs, form="canonical" if plan.width == 1 else "patches")
     return Task(
         config=config,
-        split=split,
-        info=info,
+        data=data,
+        info=make_info(config, data, model, sizes),
         runs=runs,
         engine=engine,
         root=root,
         parameter_shapes=jax.eval_shape(model.init, root),
-        score=engine.map(score, (data.x_test, data.y_test)),
+        score=engine.map(make_score(model, sizes, data), (data.x_test, data.y_test)),
     )
+
+
+def make_info(config: configuration.Audit, data: Prepared, model: Model, sizes: Sizes) -> TaskInfo:
+    """What methods are told of the task."""
+    loss, training = base.cross_entropy(model), config.training
+    batch_size = sizes.of("train") if training.batch_size is None else training.batch_size
+
+    def train_phase(source):
+        return training.descent.phase(
+            loss, source=source, size=sizes.of(source), epochs=training.epochs, batch_size=batch_size
+        )
+
+    return TaskInfo(
+        model,
+        loss,
+        sizes.retain,
+        sizes.forget,
+        batch_size,
+        train_phase,
+        train_epochs=training.epochs,
+        descent=training.descent,
+        curvature_loss=base.cross_entropy(make_model(config.model, data.x.shape[1:], data.outputs, form="patches")),
+    )
+
+
+def make_score(model: Model, sizes: Sizes, data: Prepared) -> Callable:
+    """``(examples, test, params, member) -> {"scores": [m, B], "accuracy_...": []}`` of one run."""
+    sequences = data.y.ndim > 1
+
+    def measure(params, x, y):
+        logits = model.apply(params, x)
+        score = signals.sequence_score if sequences else signals.logit_score
+        return score(logits, y), correct(logits, y)
+
+    def score(examples, test, params, member):
+        def measured(x, y):
+            # Logits of a sequence hold a row for every position: fewer sequences at a time.
+            return signals.batched(lambda *a: measure(params, *a), x, y, batch_size=64 if sequences else 512)
+
+        scores, hits = measured(examples.x, examples.y)
+        is_pool = jnp.arange(member.shape[0]) >= sizes.retain
+
+        def share(rows):
+            return weighted_mean(hits, rows.astype(jnp.float32))
+
+        return {
+            "scores": scores[sizes.retain :].reshape(-1, data.batch_size),
+            "accuracy_retain": share(~is_pool),
+            "accuracy_forget": share(is_pool & member),
+            "accuracy_unseen": share(is_pool & ~member),
+            "accuracy_test": jnp.mean(measured(*test)[1]),
+        }
+
+    return score

@@ -12,7 +12,7 @@ from jax import lax
 from jaxunlearn import _validate
 from jaxunlearn.types import Phase, TaskInfo, Unlearner
 from jaxunlearn.unlearn import base
-from jaxunlearn.unlearn.base import OneCycleSGD
+from jaxunlearn.unlearn.base import SGD
 
 
 def interleaved_phase(task: TaskInfo, *, epochs: int, learning_rate, forget_weight, retain_steps: int) -> Phase:
@@ -60,7 +60,7 @@ class Ascent:
     """Constant step size of the ascent, > 0."""
     epochs: int = 20
     """Epochs in all, ascent included, > ascent_epochs."""
-    descent: OneCycleSGD = OneCycleSGD()
+    descent: SGD = SGD()
 
     def __post_init__(self):
         _validate.at_least(1, ascent_epochs=self.ascent_epochs)
@@ -93,7 +93,7 @@ class IDA:
     """Constant step size of the interleaved phase, > 0."""
     epochs: int = 20
     """Epochs in all, >= interleaved_epochs."""
-    descent: OneCycleSGD = OneCycleSGD()
+    descent: SGD = SGD()
 
     def __post_init__(self):
         _validate.at_least(1, retain_steps=self.retain_steps, interleaved_epochs=self.interleaved_epochs)

@@ -6,7 +6,7 @@ the retain set, of the run's own forget set, or of both. The engine runs the pha
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,13 +25,27 @@ class TrainState(NamedTuple):
 
 
 def cross_entropy(model: Model) -> Callable[[Params, Batch], Float[Array, ""]]:
-    """Mean cross-entropy in nats over the real examples of a batch: sum(w l) / sum(w)."""
+    """Mean cross-entropy in nats over the real examples of a batch: sum(w l) / sum(w); of a sequence, l is its mean."""
 
     def loss(params: Params, batch: Batch) -> Float[Array, ""]:
         losses = optax.softmax_cross_entropy_with_integer_labels(model.apply(params, batch.x), batch.y)
+        losses = losses.reshape(losses.shape[0], -1).mean(axis=1)
         return jnp.sum(batch.weight * losses) / jnp.sum(batch.weight)
 
     return loss
+
+
+def norm(tree) -> Float[Array, ""]:
+    """The Euclidean norm of all leaves together."""
+    return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))
+
+
+def add_noise(key, params: Params, sigma) -> Params:
+    """Adds N(0, sigma^2) to every parameter."""
+    leaves, structure = jax.tree.flatten(params)
+    keys = jax.random.split(key, len(leaves))
+    noisy = [p + sigma * jax.random.normal(k, p.shape, p.dtype) for k, p in zip(keys, leaves)]
+    return jax.tree.unflatten(structure, noisy)
 
 
 def steps_per_epoch(size: int, batch_size: int) -> int:
@@ -46,10 +60,15 @@ def one_cycle(peak: float, steps: int) -> optax.Schedule:
 
 
 def sgd(
-    learning_rate: optax.ScalarOrSchedule, *, weight_decay: float = 0.0, momentum: float | None = None
+    learning_rate: optax.ScalarOrSchedule,
+    *,
+    weight_decay: float = 0.0,
+    momentum: float | None = None,
+    clip_norm: float | None = None,
 ) -> optax.GradientTransformation:
-    """SGD on the loss plus weight_decay / 2 * |params|^2."""
-    return optax.chain(optax.add_decayed_weights(weight_decay), optax.sgd(learning_rate, momentum=momentum))
+    """SGD on the loss plus weight_decay / 2 * |params|^2; ``clip_norm`` bounds the loss's gradient before decay is added."""
+    clip = optax.identity() if clip_norm is None else optax.clip_by_global_norm(clip_norm)
+    return optax.chain(clip, optax.add_decayed_weights(weight_decay), optax.sgd(learning_rate, momentum=momentum))
 
 
 def from_loss(
@@ -87,33 +106,70 @@ def from_loss(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OneCycleSGD:
-    """SGD with a linear one-cycle learning rate."""
+class SGD:
+    """SGD with a learning-rate schedule."""
 
     peak: float = 0.1
-    """Maximum learning rate, > 0."""
+    """Largest learning rate, > 0."""
+    schedule: Literal["one_cycle", "constant", "cosine"] = "one_cycle"
+    """one_cycle: linear up and down. constant. cosine: from the peak down to final_rate."""
+    final_rate: float = 1e-4
+    """Where the cosine ends, >= 0 and < peak."""
     weight_decay: float = 5e-4
     """Factor of |params|^2 / 2 in the loss, >= 0."""
     momentum: float = 0.0
     """Momentum, in [0, 1)."""
+    clip_norm: float | None = None
+    """Largest norm of a step's gradient, > 0; None does not clip."""
 
     def __post_init__(self):
         _validate.positive(peak=self.peak)
-        _validate.non_negative(weight_decay=self.weight_decay)
+        _validate.one_of("schedule", self.schedule, ("one_cycle", "constant", "cosine"))
+        _validate.non_negative(weight_decay=self.weight_decay, final_rate=self.final_rate)
         _validate.half_open_unit(momentum=self.momentum)
+        if self.clip_norm is not None:
+            _validate.positive(clip_norm=self.clip_norm)
+        if self.schedule == "cosine":
+            _validate.require(
+                self.final_rate < self.peak, f"Expected final_rate={self.final_rate} < peak={self.peak}."
+            )
 
-    def phase(self, loss, *, source: str, size: int, epochs: int, batch_size: int) -> Phase:
-        """Descent on the mean loss over ``source`` ("train" or "retain"), which has ``size`` examples."""
-        steps = max(1, epochs * steps_per_epoch(size, batch_size))
-        optimizer = sgd(one_cycle(self.peak, steps), weight_decay=self.weight_decay, momentum=self.momentum or None)
+    def optimizer(self, steps: int, *, skip: int = 0) -> optax.GradientTransformation:
+        """The optimiser of a descent of ``steps`` >= 1 steps, of which the first ``skip`` are not taken."""
+        schedule = {
+            "one_cycle": lambda: one_cycle(self.peak, steps),
+            "constant": lambda: optax.constant_schedule(self.peak),
+            "cosine": lambda: optax.cosine_decay_schedule(self.peak, steps, self.final_rate / self.peak),
+        }[self.schedule]()
+        return sgd(
+            lambda count: schedule(count + skip),
+            weight_decay=self.weight_decay,
+            momentum=self.momentum or None,
+            clip_norm=self.clip_norm,
+        )
+
+    def phase(self, loss, *, source: str, size: int, epochs: int, batch_size: int, skip_epochs: int = 0) -> Phase:
+        """Descent on the mean loss over ``source`` ("train" or "retain"), which has ``size`` examples.
+
+        With ``skip_epochs`` the schedule is that of the last ``epochs`` out of ``skip_epochs + epochs``.
+        """
+        batch_size = min(batch_size, size)
+        per_epoch = steps_per_epoch(size, batch_size)
         return from_loss(
             lambda params, batch: loss(params, batch.retain),
-            optimizer,
+            self.optimizer(max(1, (skip_epochs + epochs) * per_epoch), skip=skip_epochs * per_epoch),
             source=source,
             epochs=epochs,
             batch_size=batch_size,
         )
 
-    def finetune(self, task: TaskInfo, epochs: int) -> Phase:
+    def finetune(self, task: TaskInfo, epochs: int, skip_epochs: int = 0) -> Phase:
         """The descent on the retain set that ends most methods."""
-        return self.phase(task.loss, source="retain", size=task.retain_size, epochs=epochs, batch_size=task.batch_size)
+        return self.phase(
+            task.loss,
+            source="retain",
+            size=task.retain_size,
+            epochs=epochs,
+            batch_size=task.batch_size,
+            skip_epochs=skip_epochs,
+        )

@@ -13,21 +13,13 @@ import jax.numpy as jnp
 from jaxunlearn import _validate
 from jaxunlearn.certificates import noisy_steps
 from jaxunlearn.types import Params, Phase, TaskInfo, Unlearner
-from jaxunlearn.unlearn.base import OneCycleSGD, steps_per_epoch
+from jaxunlearn.unlearn.base import SGD, add_noise, norm, steps_per_epoch
 
 
 def project(params: Params, radius) -> Params:
     """The nearest point of the centred l2 ball of ``radius``, over all parameters together."""
-    norm = jnp.sqrt(sum(jnp.sum(jnp.square(p)) for p in jax.tree.leaves(params)))
-    return jax.tree.map(lambda p: p * jnp.minimum(1.0, radius / jnp.maximum(norm, 1e-30)), params)
-
-
-def add_noise(key, params: Params, sigma) -> Params:
-    """Adds N(0, sigma^2) to every parameter."""
-    leaves, structure = jax.tree.flatten(params)
-    keys = jax.random.split(key, len(leaves))
-    noisy = [p + sigma * jax.random.normal(k, p.shape, p.dtype) for k, p in zip(keys, leaves)]
-    return jax.tree.unflatten(structure, noisy)
+    factor = jnp.minimum(1.0, radius / jnp.maximum(norm(params), 1e-30))
+    return jax.tree.map(lambda p: p * factor, params)
 
 
 def noisy_phase(
@@ -71,7 +63,7 @@ class Clipping:
     """lambda in phase 1, >= 0."""
     epochs: int = 20
     """Epochs of fine-tuning on the retain set after phase 1, >= 1."""
-    descent: OneCycleSGD = OneCycleSGD()
+    descent: SGD = SGD()
 
     def __post_init__(self):
         if self.epsilon is not None:

@@ -55,6 +55,14 @@ def test_batched_logits_equal_those_of_one_batch(n, batch_size):
     model = mlp((3, 2), 5, widths=(4,))
     params = jax.jit(model.init)(jax.random.key(0))
     x = jax.random.normal(jax.random.key(1), (n, 3, 2))
-    ours = jax.jit(lambda *a: signals.batched_logits(model.apply, *a, batch_size))(params, x)
+    ours = jax.jit(lambda p, x: signals.batched(lambda rows: model.apply(p, rows), x, batch_size=batch_size))(params, x)
     assert ours.shape == (n, 5)
     np.testing.assert_allclose(ours, jax.jit(model.apply)(params, x), rtol=1e-5, atol=1e-6)
+
+
+def test_the_score_of_a_sequence_is_its_mean_log_likelihood():
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(5, 7, 4)).astype(np.float32), rng.integers(0, 4, (5, 7))
+    p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    expected = [np.mean([np.log(p[i, t, labels[i, t]]) for t in range(7)]) for i in range(5)]
+    np.testing.assert_allclose(signals.sequence_score(jnp.asarray(logits), jnp.asarray(labels)), expected, rtol=1e-5)

@@ -212,13 +212,32 @@ def test_stretches_follow_the_clock_and_change_nothing(monkeypatch, seconds):
     runs = Runs(members(SIGNS, SIZES), jax.random.split(jax.random.key(2), R))
     phase = recorder("train", epochs=20)
     out = make_engine().phase_runner(phase, 0)(runs, jnp.zeros((R, 1)), shares.append)
-    lengths = [round(20 * share) for share in shares]
-    assert lengths == ([1] * 20 if seconds == 0 else [1, 1, 8, 10])
+    lengths = [round(80 * share) for share in shares]  # four steps an epoch; the first call also compiles
+    assert lengths == ([4, 4] + [1] * 72 if seconds == 0 else [4, 4, 32, 40])
     np.testing.assert_array_equal(out["step"], np.tile(np.arange(80), (R, 1)))
     assert (
         seen(np.asarray(out["rows"][1]), np.asarray(out["weight"][1]))[-1]
         == cut(rows_of("train", 1, shared_order(19)))[-1]
     )
+
+
+@pytest.mark.parametrize("own_order", [False, True])
+def test_a_stop_shows_what_a_shorter_phase_would_have_given_and_changes_nothing(own_order):
+    order_keys = jax.random.split(OWN_KEY, R) if own_order else None
+    runs = Runs(members(SIGNS, SIZES), jax.random.split(jax.random.key(2), R), order_keys)
+    seen_at = {}
+    stops = {step: lambda params, step=step: seen_at.__setitem__(step, params) for step in (0, 2, 5, 12)}
+    phase = recorder("train")
+    out = make_engine().phase_runner(phase, 0)(runs, jnp.zeros((R, 1)), None, stops)
+    plain = record("train", own_order=own_order)
+    for name in plain:
+        np.testing.assert_array_equal(out[name], plain[name])
+        np.testing.assert_array_equal(seen_at[12][name], plain[name])
+    for steps in (0, 2, 5):
+        short = make_engine().phase_runner(phase._replace(max_steps=steps), 0)(runs, jnp.zeros((R, 1)))
+        np.testing.assert_array_equal(seen_at[steps]["calls"], steps)
+        np.testing.assert_array_equal(seen_at[steps]["rows"][:, :steps], short["rows"][:, :steps])
+        np.testing.assert_array_equal(seen_at[steps]["rows"][:, :steps], plain["rows"][:, :steps])
 
 
 def test_an_unknown_source_is_refused():

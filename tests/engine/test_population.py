@@ -48,7 +48,7 @@ def train(problem, phase, **engine):
 
 
 def descent(source):
-    sgd = base.OneCycleSGD(momentum=0.5)
+    sgd = base.SGD(momentum=0.5)
     return sgd.phase(LOSS, source=source, size=SIZES.of(source), epochs=EPOCHS, batch_size=BATCH)
 
 

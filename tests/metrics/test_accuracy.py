@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score
 
-from jaxunlearn.metrics.accuracy import accuracy
+from jaxunlearn.metrics.accuracy import accuracy, correct
 
 LOGITS = jnp.array([[0.0, 1.0, 2.0], [3.0, 1.0, 2.0], [0.0, 5.0, 5.0], [1.0, 0.0, 0.0]])
 
@@ -29,3 +29,10 @@ def test_against_scikit_learn_and_under_vmap():
     ours = jax.vmap(lambda z, w: accuracy(z, jnp.asarray(labels), w))(logits, weight)
     expected = [accuracy_score(labels, z.argmax(1), sample_weight=w) for z, w in zip(logits, weight)]
     np.testing.assert_allclose(ours, expected, rtol=1e-6)
+
+
+def test_of_a_sequence_the_share_of_right_positions():
+    logits = jax.nn.one_hot(jnp.array([[0, 1, 2, 2], [3, 3, 3, 3]]), 4)
+    labels = jnp.array([[0, 1, 2, 3], [3, 3, 0, 0]])
+    np.testing.assert_allclose(correct(logits, labels), [0.75, 0.5])
+    assert accuracy(logits, labels, jnp.array([1.0, 0.0])) == pytest.approx(0.75)

@@ -77,9 +77,9 @@ def test_a_population_of_another_training_is_refused(finished, tmp_path, capsys)
 
 def test_an_adversarial_split_works_and_shares_at_most_one_class(tmp_path):
     config = dataclasses.replace(CONFIG, split="adversarial", pool_size=300)
-    made, labels = task.build(config), digits.load().y
-    shared = set(labels[made.split.pool]) & set(labels[made.split.retain])
-    assert len(shared) <= 1 and len(made.split.pool) == 300
+    data = task.build(config).data
+    shared = set(data.y[: data.retain]) & set(data.y[data.retain :])
+    assert len(shared) <= 1 and len(data.y) - data.retain == 300
     assert audit(tmp_path / "x", "--split", "adversarial", "--methods", "retrain") == 0
     assert read(tmp_path / "x", "retrain")["epsilon"] == 0
 

@@ -19,7 +19,7 @@ from jaxunlearn.models.linear import linear
 from jaxunlearn.types import Batch, ForgetRetain, TaskInfo
 from jaxunlearn.unlearn import ascent, base, clipping
 from jaxunlearn.unlearn.ascent import IDA, Ascent
-from jaxunlearn.unlearn.base import OneCycleSGD
+from jaxunlearn.unlearn.base import SGD
 from jaxunlearn.unlearn.clipping import Clipping
 from jaxunlearn.unlearn.finetune import Finetune, Retrain
 
@@ -31,7 +31,7 @@ KEY = jax.random.key(0)
 
 
 def train_phase(source):
-    return OneCycleSGD().phase(LOSS, source=source, size=SIZES.of(source), epochs=2, batch_size=BATCH)
+    return SGD().phase(LOSS, source=source, size=SIZES.of(source), epochs=2, batch_size=BATCH)
 
 
 INFO = TaskInfo(MODEL, LOSS, SIZES.retain, SIZES.forget, BATCH, train_phase)
@@ -118,7 +118,7 @@ def test_clipping_step_by_hand():
 
 
 def test_descent_with_momentum_and_decay_by_hand():
-    phase = OneCycleSGD(peak=0.1, weight_decay=0.5, momentum=0.9).phase(
+    phase = SGD(peak=0.1, weight_decay=0.5, momentum=0.9).phase(
         lambda params, batch: 2.0 * params, source="retain", size=1, epochs=3, batch_size=1
     )
     state = phase.init(KEY, jnp.float32(1.0))
@@ -274,9 +274,9 @@ def test_epochs_count_all_phases():
         (Clipping, {"clip": math.inf}, "clip=inf"),
         (Clipping, {"sigma_initial": -1.0}, "sigma_initial=-1.0"),
         (Clipping, {"epochs": 0}, "epochs=0"),
-        (OneCycleSGD, {"peak": math.nan}, "peak=nan"),
-        (OneCycleSGD, {"momentum": 1.0}, "momentum=1.0"),
-        (OneCycleSGD, {"weight_decay": -1e-3}, "weight_decay=-0.001"),
+        (SGD, {"peak": math.nan}, "peak=nan"),
+        (SGD, {"momentum": 1.0}, "momentum=1.0"),
+        (SGD, {"weight_decay": -1e-3}, "weight_decay=-0.001"),
     ],
 )
 def test_options_out_of_range_are_named(config, changes, message):
