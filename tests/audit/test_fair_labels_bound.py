@@ -1,4 +1,4 @@
-"""The bound of Definition H.1 from fair labels: closed forms, exact type-I error at the extreme pair of laws, and what breaks it."""
+"""The bound of Definition H.1 from fair labels: closed forms, and exact type-I error at the extreme pair of laws."""
 
 import math
 
