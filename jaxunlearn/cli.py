@@ -1,4 +1,4 @@
-"""The command line: ``jaxunlearn audit | bound | report``."""
+"""The command line: ``jaxunlearn audit | bound | convex | report``."""
 
 import contextlib
 import dataclasses
@@ -20,6 +20,7 @@ jaxunlearn {version}: find out whether a model has really forgotten.
 
   jaxunlearn audit DATASET [options]   train, unlearn and bound epsilon, for several methods
   jaxunlearn bound [options]           bound epsilon from scores that you have already
+  jaxunlearn convex [PROBLEM] [options]  audit certified unlearning on convex losses, certificate and truth beside
   jaxunlearn report DIR...             table, figures and one HTML page of finished run directories
 
 Each takes --help.
@@ -114,7 +115,34 @@ def bound(arguments: Sequence[str]) -> None:
     print(*record.notes, sep="\n")
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {"audit": audit, "bound": bound, "report": report}
+def convex(arguments: Sequence[str]) -> None:
+    """``jaxunlearn convex``."""
+    from jaxunlearn.pipeline import convex as pipeline
+    from jaxunlearn.report import convex as tables
+
+    chosen = _parse(tyro.cli, pipeline.Convex, prog="jaxunlearn convex", args=arguments)
+    if chosen.sweep:
+        found = {name: pipeline.rho_sweep(problem, seed=chosen.seed) for name, problem in chosen.sweepable().items()}
+        if chosen.json:
+            print(
+                json.dumps({name: [dataclasses.asdict(p) for p in points] for name, points in found.items()}, indent=2)
+            )
+        else:
+            print("\n\n".join(tables.render_sweep(name, points) for name, points in found.items()))
+        return
+    found = pipeline.run(chosen)
+    if chosen.json:
+        print(json.dumps([record.to_json() for record in found], indent=2))
+    else:
+        print("\n\n".join(map(tables.render, found)))
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
+    "audit": audit,
+    "bound": bound,
+    "convex": convex,
+    "report": report,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -180,6 +180,85 @@ class ScoreRecord:
         return cls(**arrays, accuracy=accuracy)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConvexRow:
+    """The audit of one convex mechanism at one noise level.
+
+    Attributes:
+        epsilon: The certified epsilon that the noise was made for, in nats.
+        sigma: Standard deviation of the noise.
+        exact: The epsilon, at delta, of the two Gaussians at hand: what a perfect auditor of these two data sets would
+            find. The certificate is for the worst data sets.
+        accuracy: Share of evaluation draws whose law was recognised, in [0, 1].
+        bounds: Lower bounds on epsilon by name, each at the full zeta: "pairwise" (appendix A.3, not halved), "joint" (the
+            paper's m = r = 2, not halved, at delta = 0), "fair" (fair labels) and "tuned" (pairwise at the threshold that was
+            best on calibration draws).
+        counts: Evaluation counts: "unlearned" and "retained" draws, of them recognised "true_positives" and taken for
+            unlearned "false_positives", and the last two at the tuned threshold.
+        threshold: The tuned threshold on the log-likelihood ratio, in nats.
+    """
+
+    epsilon: float
+    sigma: float
+    exact: float
+    accuracy: float
+    bounds: dict[str, float]
+    counts: dict[str, int]
+    threshold: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConvexRecord:
+    """Everything that DIR/<problem>/convex.json holds: an audit of Definition H.1 on one convex problem.
+
+    Attributes:
+        problem: "cubic", "logistic" or "output-perturbation".
+        delta: delta of the certificate and of the bounds.
+        zeta: Error level of every bound.
+        seed: Seed of data and noise.
+        calibration_runs: Noisy models of either law that the Gaussians are fitted to.
+        evaluation_draws: Draws in all; a fair coin chooses the law of each.
+        draws: "mechanism" (the draws are noisy models) or "fitted" (from the fitted Gaussians, as the paper says).
+        covariance: "pooled" or "separate".
+        retained: The minimiser on the retain set, [d].
+        unlearned: The unlearned weights before noise, [d].
+        trained: The weights before unlearning, [d].
+        sensitivity: What the certificate's noise hides, an l2 distance.
+        ratio: rho, the distance of ``retained`` and ``unlearned`` over ``sensitivity``.
+        constants: Constants of the certificate.
+        settings: The problem's settings.
+        ceilings: The largest values that the bounds can take, by name.
+        rows: One for every certified epsilon.
+        seconds: Wall time.
+        notes: Sentences for the reader.
+    """
+
+    problem: str
+    delta: float
+    zeta: float
+    seed: int
+    calibration_runs: int
+    evaluation_draws: int
+    draws: str
+    covariance: str
+    retained: list[float]
+    unlearned: list[float]
+    trained: list[float]
+    sensitivity: float
+    ratio: float
+    constants: dict[str, float]
+    settings: dict[str, float]
+    ceilings: dict[str, float]
+    rows: list[ConvexRow]
+    seconds: float = 0.0
+    notes: list[str] = dataclasses.field(default_factory=list)
+    schema: int = SCHEMA
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dictionary, ready for json.dumps."""
+        return dataclasses.asdict(self)
+
+
 def write_bytes(path: Path, data: bytes) -> None:
     """Writes a file so that a reader sees the old content or the new, never a part (temporary file, fsync, rename)."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -3,5 +3,5 @@
 ``design``: sign vectors, guesses, overlaps. ``null``: p-values and ranks. ``bounds``: the bounds. ``headline``: what is
     fixed
 beforehand, and all bounds of one method. ``validity``: conditions that are refused when broken. ``least_favourable``:
-the mechanism to test a bound against. ``certificates``: what theory proves for model clipping.
+the mechanism to test a bound against. ``certificates``: what theory proves.
 """

@@ -33,6 +33,7 @@ __all__ = [
     "count",
     "e_process",
     "evidence",
+    "fair_labels",
     "lattice",
     "overlap",
     "overlap_count",
@@ -239,6 +240,40 @@ def lattice(ranks: np.ndarray, *, support: int, zeta: float, delta: float = 0.0)
     else:
         epsilon = _tails.solve(_lattice_log_tail(ranks, support, delta), math.log(zeta), max(ceiling / 2, 1e-3))
     return Bound(name="lattice", epsilon=min(epsilon, ceiling), ceiling=ceiling, zeta=zeta, delta=delta, detail=detail)
+
+
+def fair_labels(correct: int, runs: int, *, zeta: float, delta: float = 0.0) -> Bound:
+    """The bound from how often an attack tells two laws apart, when a fair coin chose the law of every draw.
+
+    For laws that are (epsilon, delta)-indistinguishable from each other (Definition H.1: one of the two *is* the
+    reference), Pr[correct] = (P(E) + Q(not E)) / 2 is at most (e^epsilon + delta) / (1 + e^epsilon), whatever E. With t
+    the lower confidence limit of Pr[correct], epsilon >= log((t - delta) / (1 - t)). One limit on one rate, at the full
+    zeta, where ``clopper_pearson`` needs two. Between two forget sets it bounds no certificate: use ``lattice``.
+
+    Args:
+        correct: K, draws whose law was recognised, 0..runs.
+        runs: L, draws in all, >= 1; the number on either side has to be random, not half each.
+        zeta: Error level in (0, 1).
+        delta: The hypothesis's delta in [0, 1).
+
+    Raises:
+        InputError: An argument is out of range.
+    """
+    check_levels(zeta, delta)
+    at_least(1, runs=runs)
+    at_least(0, correct=correct)
+    require(correct <= runs, f"Expected correct={correct!r} <= runs={runs!r}.")
+
+    def epsilon(k: int) -> float:
+        log_t, log_1mt = _tails.log_success(k, runs, zeta)
+        if math.exp(log_t) <= delta:
+            return 0.0
+        return max(0.0, log_t + math.log1p(-delta * math.exp(-log_t)) - log_1mt)
+
+    detail = {"count": int(correct), "runs": int(runs)}
+    return Bound(
+        name="fair_labels", epsilon=epsilon(correct), ceiling=epsilon(runs), zeta=zeta, delta=delta, detail=detail
+    )
 
 
 def _lattice_log_tail(ranks: np.ndarray, support: int, delta: float) -> Callable[[float], float]:

@@ -13,20 +13,10 @@ are at most 2 C2 apart, so each step's noise hides all but the share theta of th
 
 import math
 
-from scipy.special import log_ndtr
-
 from jaxunlearn._validate import InputError, at_least, non_negative, positive, require
+from jaxunlearn.certificates.gaussian import log_theta
 
 MAX_STEPS = 1_000_000
-
-
-def log_theta(epsilon: float, ratio: float) -> float:
-    """Log theta_epsilon(r), the delta of a Gaussian mechanism with sensitivity / noise = r > 0; <= 0."""
-    first = float(log_ndtr(-(epsilon / ratio - ratio / 2)))
-    second = epsilon + float(log_ndtr(-(epsilon / ratio + ratio / 2)))
-    gap = second - first
-    # Rounding may make the two terms equal for huge epsilon; the first alone is then a valid upper bound.
-    return first + math.log(-math.expm1(gap)) if gap < 0 else first
 
 
 def _check(clip_initial: float, clip: float, sigma: float, sigma_initial: float) -> None:
