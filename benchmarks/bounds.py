@@ -149,11 +149,11 @@ def pairwise_values(n: int) -> list[dict]:
     ]
     print(
         "  Both give each error rate a one-sided Clopper-Pearson limit at zeta / 2 and solve TPR <= e^epsilon FPR + delta.\n"
-        "  The peer takes one direction unless one_sided=False, and searches thresholds unless one is given (zeta over the\n"
-        "  number of corners of the observed ROC curve, or a threshold from a part of the scores); ours takes one threshold,\n"
-        "  fixed beforehand, and both directions. The threshold of 2 here was not chosen to be a good one. Ours is halved\n"
-        "  by default, because the unlearned models of two forget sets are each within epsilon of the reference; the\n"
-        "  peer's is a bound between the two laws."
+        "  Ours takes one threshold, fixed beforehand (here 2, not chosen to be a good one), and both directions. The peer\n"
+        "  takes one direction unless one_sided=False and searches thresholds unless one is given: zeta over the number of\n"
+        "  corners of the observed ROC curve, or a threshold from a part of the scores. Ours is halved by default, because\n"
+        "  the unlearned models of two forget sets are each within epsilon of the reference; the peer's is a bound between\n"
+        "  the two laws."
     )
     return rows
 
@@ -180,7 +180,7 @@ def one_run_values(sizes: list[tuple[int, int]]) -> list[dict]:
         "  hypothesis may multiply by e^epsilon, once for the run and not once for each guess.\n"
         "  Neither replaces the other: epsilon for one candidate allows m/2 times as much for a forget set of m/2. Ours is\n"
         "  large where a model leaks a little of every candidate; divided by m/2 it is a bound for one candidate as well,\n"
-        "  and a weaker one than the peer's."
+        "  and here a weaker one than the peer's."
     )
     return rows
 
