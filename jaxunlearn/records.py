@@ -92,8 +92,7 @@ class BoundRecord:
         certificate: What theory proves for the method as configured: {"epsilon", "delta", "source"} or None.
         notes: Sentences for the reader: warnings, what was not done.
         trajectory: Bounds after chosen steps of unlearning, each at zeta over their number, so that all hold at once: lists
-            "step" (-1 stands for the end), "epsilon", "paper_mean", "ceiling" and mean accuracies; {} when none were asked
-            for.
+            "step", "epsilon", "paper_mean", "ceiling" and mean accuracies; the last is the end; {} when none were asked for.
     """
 
     method: str

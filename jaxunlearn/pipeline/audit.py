@@ -23,7 +23,7 @@ from jaxunlearn._validate import require
 from jaxunlearn.audit import validity
 from jaxunlearn.audit.preregistration import Preregistration
 from jaxunlearn.engine import store
-from jaxunlearn.engine.population import PhaseRunner, Progress, Runs, pad
+from jaxunlearn.engine.population import PhaseRunner, Progress, pad
 from jaxunlearn.engine.train import steps_per_epoch, total_steps
 from jaxunlearn.pipeline import bounding
 from jaxunlearn.pipeline.task import TRAINING, UNLEARNING, Task, build, make_unlearner
@@ -468,7 +468,8 @@ def bound(
         scores.save(folder / "scores.npz")
         if on_the_way:
             bounding.save_trajectory(folder / "trajectory.npz", on_the_way)
-    path = bounding.trajectory(plan, on_the_way, scores, variance=task.config.variance)
+    end = sum(total_steps(phase, task.engine.sizes) for phase in unlearner.phases)
+    path = bounding.trajectory(plan, on_the_way, scores, end=end, variance=task.config.variance)
     record, evaluated = bounding.record(
         plan,
         bounding.attack(scores, plan, variance=task.config.variance),

@@ -56,7 +56,7 @@ def save_trajectory(path: Path, on_the_way: Mapping[int, ScoreRecord]) -> None:
 
 
 def trajectory(
-    plan: Preregistration, on_the_way: Mapping[int, ScoreRecord], final: ScoreRecord, *, variance: str
+    plan: Preregistration, on_the_way: Mapping[int, ScoreRecord], final: ScoreRecord, *, end: int, variance: str
 ) -> dict[str, list[float]]:
     """Bounds after chosen steps of unlearning, as if the method had stopped there, and at its end (the paper's Figure 1a).
 
@@ -67,16 +67,17 @@ def trajectory(
         plan: What was preregistered for the end.
         on_the_way: Step -> scores.
         final: Scores at the end.
+        end: Steps of the whole method.
         variance: As in ``attack``.
 
     Returns:
-        Lists "step" (-1 stands for the end), "epsilon", "paper_mean", "ceiling" and the mean "accuracy_..."; {} without steps.
+        Lists "step", "epsilon", "paper_mean", "ceiling" and the mean "accuracy_..."; {} without steps.
     """
     if not on_the_way:
         return {}
     each = dataclasses.replace(plan, zeta=plan.zeta / (len(on_the_way) + 1))
     path: dict[str, list[float]] = {"step": [], "epsilon": [], "paper_mean": [], "ceiling": []}
-    for step, scores in (*on_the_way.items(), (-1, final)):
+    for step, scores in (*sorted(on_the_way.items()), (end, final)):
         test = scores.roles == EVALUATION
         outputs = attack(scores, each, variance=variance)
         found = evaluate(each, signs=scores.signs[test], failed=scores.failed[test], curves=False, **outputs)

@@ -24,6 +24,7 @@ from jaxunlearn.report.canvas import (
 )
 from jaxunlearn.report.load import Method
 from jaxunlearn.report.table import lower, number
+from jaxunlearn.report.trajectory import trajectory_curve
 
 MAX_VERTICES = 400
 
@@ -327,5 +328,7 @@ def evidence_bars(method: Method) -> Drawing | Missing:
 
 
 def method_figures(method: Method) -> list[Drawing | Missing]:
-    """The four panels of a method, always in the same order."""
-    return [score_densities(method), roc_curve(method), budget_curve(method), evidence_bars(method)]
+    """The four panels of a method, always in the same order, and the one that was asked for."""
+    panels = [score_densities(method), roc_curve(method), budget_curve(method), evidence_bars(method)]
+    on_the_way = trajectory_curve(method)
+    return panels if on_the_way is None else [*panels, on_the_way]

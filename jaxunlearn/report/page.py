@@ -158,7 +158,11 @@ def _provenance(runs: Sequence[RunDirectory]) -> str:
         facts.append(("files", ", ".join(f for f in ("manifest.json", "signs.npz") if (run.path / f).exists())))
         kept: dict[str, list[str]] = {}
         for method in run.methods:
-            found = [f for f in ("bound.json", "scores.npz", "evaluation.npz") if (method.directory / f).exists()]
+            found = [
+                f
+                for f in ("bound.json", "scores.npz", "evaluation.npz", "trajectory.npz")
+                if (method.directory / f).exists()
+            ]
             kept.setdefault(", ".join(found), []).append(f"{method.directory.name}/")
         facts += [(files, "in " + ", ".join(places)) for files, places in kept.items()]
         blocks.append(f"<h3>{escape(name)}</h3>{_pairs([(k, clean(str(v))) for k, v in facts if v])}")

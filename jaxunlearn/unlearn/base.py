@@ -130,9 +130,7 @@ class SGD:
         if self.clip_norm is not None:
             _validate.positive(clip_norm=self.clip_norm)
         if self.schedule == "cosine":
-            _validate.require(
-                self.final_rate < self.peak, f"Expected final_rate={self.final_rate} < peak={self.peak}."
-            )
+            _validate.require(self.final_rate < self.peak, f"Expected final_rate={self.final_rate} < peak={self.peak}.")
 
     def optimizer(self, steps: int, *, skip: int = 0) -> optax.GradientTransformation:
         """The optimiser of a descent of ``steps`` >= 1 steps, of which the first ``skip`` are not taken."""

@@ -169,9 +169,14 @@ class Rewind:
         plain = descent.schedule == "constant" and descent.momentum == 0 and descent.clip_norm is None
         missing = [
             text
-            for missed, text in ((not full, "full batches"), (not plain, "a constant step without momentum or clipping"))
+            for missed, text in (
+                (not full, "full batches"),
+                (not plain, "a constant step without momentum or clipping"),
+            )
             if missed
         ]
         if not missing:
             return ()
-        return (f"Rewind-to-delete is certified for training with {' and '.join(missing)} only; nothing is proven here.",)
+        return (
+            f"Rewind-to-delete is certified for training with {' and '.join(missing)} only; nothing is proven here.",
+        )

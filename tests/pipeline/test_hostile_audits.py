@@ -16,7 +16,6 @@ from jaxunlearn.audit.headline import evaluate
 from jaxunlearn.audit.least_favourable import draw_signs
 from jaxunlearn.audit.preregistration import Preregistration
 from jaxunlearn.cli import main
-from jaxunlearn.data import digits
 from jaxunlearn.pipeline import audit as pipeline
 from jaxunlearn.pipeline import bounding, task
 from jaxunlearn.records import CALIBRATION, EVALUATION, ScoreRecord
