@@ -26,7 +26,7 @@ def _rows(x):
 
 
 def _activate(preactivation):
-    """All four gates as one elementwise expression, sigmoid(a) = tanh(a / 2) / 2 + 1 / 2: it vectorises, four parts do not."""
+    """All four gates as one expression, by sigmoid(a) = tanh(a / 2) / 2 + 1 / 2: it vectorises, four parts do not."""
     scale, offset = (
         jnp.repeat(jnp.asarray(v, preactivation.dtype), preactivation.shape[-1] // 4)[None, :]
         for v in ((0.5, 0.5, 1.0, 0.5), (0.5, 0.5, 0.0, 0.5))
