@@ -1,26 +1,23 @@
 """CIFAR-10, CIFAR-100 and MNIST from local files, or through tensorflow-datasets where the extra is installed.
 
-Files are looked for in ``data_dir``: the folder named by the environment variable ``JAXUNLEARN_DATA``, else
-``~/.cache/jaxunlearn/data``. Nothing is downloaded unless tensorflow-datasets is installed.
+Files are looked for in ``files.data_dir``. Nothing is downloaded unless tensorflow-datasets is installed.
 """
 
 import gzip
 import importlib.util
 import io
-import os
 import pickle
 import struct
 import tarfile
-import zlib
 from pathlib import Path
 
 import numpy as np
 
 from jaxunlearn import records
 from jaxunlearn._validate import InputError, require
+from jaxunlearn.data import files
 from jaxunlearn.data.splits import Dataset
 
-DATA_VARIABLE = "JAXUNLEARN_DATA"
 # Per-channel mean and standard deviation of the training images in [0, 1].
 CIFAR_STATS = {
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
@@ -33,20 +30,6 @@ _HELP = {
     "mnist": "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz and "
     "t10k-labels-idx1-ubyte.gz",
 }
-
-
-# What reading a damaged file raises: tar, deflate, idx header, gzip, a cut, the contents, a missing member.
-_DAMAGE = (tarfile.TarError, zlib.error, struct.error, OSError, EOFError, ValueError, KeyError)
-
-
-def _unreadable(expected: str, path: Path, error: Exception) -> InputError:
-    reason = " ".join(str(error).split())  # tarfile writes a line per compression it tried
-    return InputError(f"Expected {expected} in {path}, but it cannot be read ({reason}); download it again.")
-
-
-def data_dir() -> Path:
-    """The folder in which data files are looked for."""
-    return Path(os.environ.get(DATA_VARIABLE) or Path.home() / ".cache" / "jaxunlearn" / "data")
 
 
 class _RestrictedUnpickler(pickle.Unpickler):
@@ -99,8 +82,8 @@ def _members(folder: Path, archive: str, inner: str, names: list[str]) -> list[b
         try:
             with tarfile.open(folder / archive) as tar:
                 return [tar.extractfile(f"{inner}/{name}").read() for name in names]  # type: ignore[union-attr]
-        except (*_DAMAGE, AttributeError) as error:  # AttributeError: a folder has the name of a file
-            raise _unreadable("the official archive", folder / archive, error) from error
+        except (*files.DAMAGE, AttributeError) as error:  # AttributeError: a folder has the name of a file
+            raise files.unreadable("the official archive", folder / archive, error) from error
     return None
 
 
@@ -117,7 +100,7 @@ def _from_pickles(folder: Path, name: str):
         images = [np.asarray(p[b"data"], np.uint8).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1) for p in parts]
         labels = [np.asarray(p[key], np.int32).reshape(-1) for p in parts]
     except (KeyError, TypeError, ValueError) as error:
-        raise _unreadable(f"images and labels of {name}", folder, error) from error
+        raise files.unreadable(f"images and labels of {name}", folder, error) from error
     return np.concatenate(images[:-1]), np.concatenate(labels[:-1]), images[-1], labels[-1]
 
 
@@ -150,14 +133,11 @@ def _from_tfds(name: str):
 
 
 def _missing(name: str, folder: Path) -> InputError:
-    return InputError(
-        f"Found no {name} files in {folder}. Download {_HELP[name]} and put them there, or set {DATA_VARIABLE} to the folder "
-        "that has them, or install the data extra: pip install 'jaxunlearn[data]'."
-    )
+    return files.missing(name, folder, _HELP[name], "install the data extra: pip install 'jaxunlearn[data]'")
 
 
 def _cifar(name: str, classes: int) -> Dataset:
-    folder = data_dir()
+    folder = files.data_dir()
     arrays = _from_npz(folder, name) or _from_pickles(folder, name) or _from_tfds(name)
     if arrays is None:
         raise _missing(name, folder)
@@ -199,8 +179,8 @@ def read_idx(path: Path) -> np.ndarray:
         return np.frombuffer(data, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
     except InputError:
         raise
-    except _DAMAGE as error:
-        raise _unreadable("an idx file", path, error) from error
+    except files.DAMAGE as error:
+        raise files.unreadable("an idx file", path, error) from error
 
 
 def mnist() -> Dataset:
@@ -211,7 +191,7 @@ def mnist() -> Dataset:
     Raises:
         InputError: No files are there; the message says what to download and where to put it.
     """
-    folder = data_dir()
+    folder = files.data_dir()
 
     def find(stem):
         for prefix in ("", "mnist-"):

@@ -59,8 +59,8 @@ class Split:
         return self.candidates.reshape(-1)
 
 
-def _host_generator(key: PRNGKeyArray) -> np.random.Generator:
-    # NumPy on the host, seeded by the whole key: a permutation of a data set is no work for a device.
+def host_generator(key: PRNGKeyArray) -> np.random.Generator:
+    """NumPy's generator seeded by the whole of a typed key: a permutation of a data set is no work for a device."""
     return np.random.Generator(
         np.random.Philox(key=int.from_bytes(np.asarray(jax.random.key_data(key)).tobytes(), "little"))
     )
@@ -92,7 +92,7 @@ def make_split(key: PRNGKeyArray, labels: np.ndarray, *, m: int, batch_size: int
         f"Expected m * batch_size = {m} * {batch_size} = {size} candidates to leave a retain set out of {n} training "
         f"examples; use at most m={max(2, (n - 1) // batch_size)}.",
     )
-    rng = _host_generator(key)
+    rng = host_generator(key)
     order = rng.permutation(n)
     if kind == "adversarial":
         # Whole classes fill the pool one after the other; only the class that straddles the end is shared.

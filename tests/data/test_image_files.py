@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxunlearn._validate import InputError
-from jaxunlearn.data import images
+from jaxunlearn.data import files, images
 
 RNG = np.random.default_rng(0)
 LAYOUT = {
@@ -20,7 +20,7 @@ BATCHES = {"cifar10": [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"],
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv(images.DATA_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(files.DATA_VARIABLE, str(tmp_path))
     monkeypatch.setattr(images, "_from_tfds", lambda name: None)  # or a missing file would be downloaded
     return tmp_path
 
@@ -245,12 +245,12 @@ def test_missing_files_say_what_to_download_and_where_to_put_it(folder, load, fi
     with pytest.raises(InputError) as error:
         load()
     text = str(error.value)
-    assert file in text and str(folder) in text and images.DATA_VARIABLE in text and "jaxunlearn[data]" in text
+    assert file in text and str(folder) in text and files.DATA_VARIABLE in text and "jaxunlearn[data]" in text
     assert "\n" not in text
 
 
 def test_real_cifar10(data_dir, monkeypatch):
-    monkeypatch.setenv(images.DATA_VARIABLE, str(data_dir))
+    monkeypatch.setenv(files.DATA_VARIABLE, str(data_dir))
     data = images.cifar10()
     assert data.x.shape[1:] == (32, 32, 3) and data.x.shape[0] >= 10_000 and data.x.dtype == np.float32
     assert set(data.y.tolist()) == set(data.y_test.tolist()) == set(range(10))
@@ -259,7 +259,7 @@ def test_real_cifar10(data_dir, monkeypatch):
 
 
 def test_real_mnist(data_dir, monkeypatch):
-    monkeypatch.setenv(images.DATA_VARIABLE, str(data_dir))
+    monkeypatch.setenv(files.DATA_VARIABLE, str(data_dir))
     data = images.mnist()
     assert data.x.shape[0] + data.x_test.shape[0] in (10_000, 70_000) and data.x.shape[1:] == (28, 28, 1)
     assert data.x.min() == 0 and data.x.max() == 1
