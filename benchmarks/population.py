@@ -147,7 +147,7 @@ class Ours:
         self.runs, self.width = plan.runs_per_chunk, plan.width
         half = len(y) // 5 // 2 * 2
         sizes = Sizes(retain=len(y) - half, pool=half, forget=half // 2)
-        net = make_model(model, SHAPES[model], CLASSES[model], form="canonical" if plan.width == 1 else "patches")
+        net = make_model(model, SHAPES[model], CLASSES[model], width=plan.width)
         phase = base.SGD().phase(
             base.cross_entropy(net),
             source="train",

@@ -68,10 +68,38 @@ class Training:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Text:
+    """What is drawn from Shakespeare, and the size of its character model."""
+
+    source: Literal["plays", "tiny"] = "plays"
+    """plays: all plays by role (shakespeare_speeches.jsonl.gz). tiny: tinyshakespeare.txt by speaker."""
+    roles: int = 300
+    """Roles that are drawn, >= 2."""
+    forget_share: float = 0.1
+    """Share of the training characters whose roles are in the pool, in (0, 1)."""
+    length: int = 80
+    """Characters of a window, >= 1."""
+    stride: int = 80
+    """Characters from one window's start to the next, >= 1."""
+    embedding: int = 8
+    """Size of a character's embedding, >= 1."""
+    hidden: int = 256
+    """Units of each LSTM layer, >= 1."""
+    layers: int = 2
+    """LSTM layers, >= 1."""
+
+    def __post_init__(self):
+        _validate.at_least(2, roles=self.roles)
+        _validate.open_unit(forget_share=self.forget_share)
+        sizes = ("length", "stride", "embedding", "hidden", "layers")
+        _validate.at_least(1, **{name: getattr(self, name) for name in sizes})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Audit:
     """Audit unlearning algorithms: a guaranteed lower bound on epsilon from many train-and-unlearn runs."""
 
-    dataset: tyro.conf.Suppress[Literal["digits", "mnist", "cifar10", "cifar100"]]
+    dataset: tyro.conf.Suppress[Literal["digits", "mnist", "cifar10", "cifar100", "shakespeare"]]
     """Data set; digits is embedded, the others are read from the folder named by JAXUNLEARN_DATA."""
     methods: tuple[str, ...] = METHOD_NAMES
     """Methods to audit: built-in names, or your own as package.module:name (a function of TaskInfo to an Unlearner)."""
@@ -83,12 +111,12 @@ class Audit:
     """Runs that fit the attack (with the joint and pairwise predictors: per sign vector), >= 2."""
     evaluation_runs: int = 10
     """Runs that are evaluated, L >= 1."""
-    model: Literal["linear", "mlp", "cnn", "tinynet"] = "mlp"
-    """Architecture."""
+    model: Literal["linear", "mlp", "cnn", "tinynet", "lstm"] = "mlp"
+    """Architecture; lstm is Shakespeare's."""
     split: Literal["uniform", "adversarial"] = "uniform"
     """uniform: random candidates. adversarial: candidates and retain set from disjoint classes (at most one shared)."""
     pool_size: int = 400
-    """Candidate examples, m * B."""
+    """Candidate examples, m * B; of Shakespeare the chunks of text that the forget roles' speeches are cut into, m."""
     candidate_batch_size: int = 1
     """B, examples per candidate batch; must divide pool_size. m = pool_size / B."""
     predictor: Literal["batchwise", "joint", "pairwise"] = "batchwise"
@@ -109,6 +137,7 @@ class Audit:
     seed: int = 0
     """Seed of everything random: split, initial weights, order, sign vectors, noise."""
     training: Training = Training()
+    text: Text = Text()
     method: Methods = Methods()
     width: int | None = None
     """Runs that a device computes at once under vmap; default: 1 on a CPU core, 32 on an accelerator."""
@@ -139,6 +168,15 @@ class Audit:
         )
         if self.r is not None:
             _validate.guess_budget(self.r, self.m)
+        _validate.require(
+            (self.dataset == "shakespeare") == (self.model == "lstm"),
+            f"Expected model='lstm' with dataset='shakespeare' and only there, got {self.model!r} with {self.dataset!r}.",
+        )
+        _validate.require(
+            self.dataset != "shakespeare" or self.candidate_batch_size == 1 and self.split == "uniform",
+            f"Expected candidate_batch_size=1 and split='uniform' of dataset='shakespeare', whose candidates are chunks of "
+            f"text, got {self.candidate_batch_size} and {self.split!r}.",
+        )
         if self.predictor == "pairwise":
             _validate.require(
                 self.m == 2,
@@ -186,6 +224,7 @@ TRAINING_FIELDS = (
     "fresh_init",
     "seed",
     "training",
+    "text",
 )
 """Fields of Audit that the trained population depends on (with whether calibration is designed)."""
 AUDIT_FIELDS = (*TRAINING_FIELDS, "predictor", "variance", "r", "zeta", "delta", "trajectory")
@@ -269,6 +308,26 @@ _SMALL_METHODS = Methods(
 # At the paper's 1e-3 ascent and IDA do next to nothing on digits; at .02 IDA ruins a model of CIFAR-10.
 _DIGITS_METHODS = dataclasses.replace(_SMALL_METHODS, ascent=Ascent(learning_rate=0.02), ida=IDA(learning_rate=0.02))
 
+_TEXT_METHODS = ("retrain", "finetune", "ascent", "ida", "hessian")
+_TEXT_DESCENT = SGD(schedule="constant", peak=0.1, weight_decay=0.0, clip_norm=1.0)
+
+
+def _text_methods(*, epochs: int, descent: SGD) -> Methods:
+    """The paper's hyperparameters for Shakespeare (section G), for ``epochs`` of unlearning in all."""
+    return Methods(
+        finetune=Finetune(epochs=epochs, descent=descent),
+        ascent=Ascent(learning_rate=descent.peak / 2, epochs=epochs, descent=descent),
+        ida=IDA(
+            forget_weight=0.5,
+            interleaved_epochs=epochs // 2,
+            learning_rate=descent.peak / 2,
+            epochs=epochs,
+            descent=descent,
+        ),
+        hessian=Hessian(samples=5, depth=700, scale=5000.0, batch_size=256),
+    )
+
+
 PRESETS: dict[str, tuple[str, Audit]] = {
     "digits": (
         "1,797 handwritten digits, embedded: about a minute on two CPU cores",
@@ -300,6 +359,19 @@ PRESETS: dict[str, tuple[str, Audit]] = {
                 clipping=Clipping(epochs=50),
                 clipping_uncertified=Clipping(epsilon=None, clip=5.0, sigma=1e-4, noisy_epochs=10, epochs=40),
             ),
+        ),
+    ),
+    "shakespeare": (
+        "Shakespeare by role as in the audit paper: one GPU",
+        Audit(
+            dataset="shakespeare",
+            model="lstm",
+            methods=_TEXT_METHODS,
+            r=100,
+            # The paper does not say how far its windows slide; its hour a run and its accuracy fit one character.
+            text=Text(stride=1),
+            training=Training(epochs=15, batch_size=256, descent=_TEXT_DESCENT),
+            method=_text_methods(epochs=8, descent=_TEXT_DESCENT),
         ),
     ),
 }

@@ -1,5 +1,6 @@
 """Train once, unlearn with every method, score, bound: the stages of ``jaxunlearn audit``."""
 
+import dataclasses
 import datetime
 import importlib.metadata
 import platform
@@ -487,4 +488,4 @@ def bound(
     )
     with store.disk_errors(folder):
         records.write_npz(folder / "evaluation.npz", **evaluated)
-    return record
+    return dataclasses.replace(record, batch_size=task.data.batch_size)  # chunks of text hold several windows

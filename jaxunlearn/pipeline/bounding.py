@@ -47,6 +47,11 @@ def attack(scores: ScoreRecord, plan: Preregistration, *, variance: str) -> dict
     return {"log_likelihoods": likelihood.joint_log_likelihoods(gaussians, scores.scores[test])}
 
 
+def _kinds(outputs: dict[str, np.ndarray]) -> dict[str, Any]:
+    """The attack's outputs as keyword arguments of ``evaluate``."""
+    return {name: outputs.get(name) for name in ("llr", "log_likelihoods")}
+
+
 def save_trajectory(path: Path, on_the_way: Mapping[int, ScoreRecord]) -> None:
     """Writes the scores [steps, runs, m, B] and accuracies [steps, runs] of the models on the way."""
     parts = list(on_the_way.values())
@@ -80,7 +85,7 @@ def trajectory(
     for step, scores in (*sorted(on_the_way.items()), (end, final)):
         test = scores.roles == EVALUATION
         outputs = attack(scores, each, variance=variance)
-        found = evaluate(each, signs=scores.signs[test], failed=scores.failed[test], curves=False, **outputs)
+        found = evaluate(each, signs=scores.signs[test], failed=scores.failed[test], curves=False, **_kinds(outputs))
         path["step"].append(step)
         path["epsilon"].append(found.headline.epsilon)
         path["paper_mean"].append(found.paper_mean)
@@ -110,7 +115,7 @@ def record(
         The record of bound.json, and the arrays of evaluation.npz.
     """
     began = time.perf_counter()
-    found = evaluate(plan, signs=signs, failed=failed, **outputs)
+    found = evaluate(plan, signs=signs, failed=failed, **_kinds(outputs))
     arrays = {
         "signs": signs,
         "log_p": np.array(found.log_p_values),

@@ -11,12 +11,12 @@ from jaxtyping import PRNGKeyArray
 from jaxunlearn import config as configuration
 from jaxunlearn._validate import require
 from jaxunlearn.attack import signals
-from jaxunlearn.data import digits, images, signs, splits
+from jaxunlearn.data import digits, images, signs, speech, splits
 from jaxunlearn.engine import plan as planning
 from jaxunlearn.engine.population import Engine, Runs, members, pad
 from jaxunlearn.engine.train import Examples, Sizes
 from jaxunlearn.metrics.accuracy import correct, weighted_mean
-from jaxunlearn.models import convolutional, layers, linear
+from jaxunlearn.models import convolutional, layers, linear, lstm
 from jaxunlearn.records import CALIBRATION, EVALUATION
 from jaxunlearn.types import Model, Params, Phase, TaskInfo, Unlearner
 from jaxunlearn.unlearn import base
@@ -29,13 +29,39 @@ SOURCES = ("train", "retain", "forget")
 _SPLIT, _INITIAL, _ORDER, _SIGNS, TRAINING, UNLEARNING = range(6)
 
 
-def make_model(name: str, shape: tuple[int, ...], outputs: int, *, form: layers.ConvForm) -> Model:
-    """Builds the architecture, its convolutions in the form given: patches under vmap and for forward-mode derivatives."""
+def make_model(
+    name: str,
+    shape: tuple[int, ...],
+    outputs: int,
+    *,
+    width: int = 1,
+    forward_mode: bool = False,
+    text: configuration.Text | None = None,
+) -> Model:
+    """Builds the architecture.
+
+    Args:
+        name: As in the configuration.
+        shape: Of one example.
+        outputs: Classes, or size of the vocabulary.
+        width: Models that a device computes at once: more than one want convolutions as matrix products.
+        forward_mode: Whether forward-mode differentiation must go through, which the fastest layers refuse.
+        text: Sizes of the LSTM.
+    """
+    form: layers.ConvForm = "patches" if width > 1 or forward_mode else "canonical"
+    text = text or configuration.Text()
     makers: dict[str, Callable[[], Model]] = {
         "linear": lambda: linear.linear(shape, outputs),
         "mlp": lambda: linear.mlp(shape, outputs),
         "cnn": lambda: convolutional.digits_cnn(shape, outputs, form=form),
         "tinynet": lambda: convolutional.tinynet(shape, outputs, form=form),
+        "lstm": lambda: lstm.lstm(
+            vocabulary=outputs,
+            embedding=text.embedding,
+            hidden=text.hidden,
+            layers=text.layers,
+            form="plain" if forward_mode else "hoisted",
+        ),
     }
     return makers[name]()
 
@@ -65,6 +91,8 @@ class Prepared:
 
 def prepare(config: configuration.Audit, key: PRNGKeyArray) -> Prepared:
     """Loads the data and draws the split."""
+    if config.dataset == "shakespeare":
+        return _prepare_text(config, key)
     data = LOADERS[config.dataset]()
     split = splits.make_split(key, data.y, m=config.m, batch_size=config.candidate_batch_size, kind=config.split)
     rows = np.concatenate([split.retain, split.pool])
@@ -221,6 +249,29 @@ class Task:
         return jax.tree.map(lambda a: jnp.broadcast_to(a, (numbers.size, *a.shape)), initial)
 
 
+def _prepare_text(config: configuration.Audit, key: PRNGKeyArray) -> Prepared:
+    text = config.text
+    made = speech.make_speech(
+        key,
+        speech.load(text.source),
+        m=config.m,
+        roles=text.roles,
+        length=text.length,
+        stride=text.stride,
+        forget_share=text.forget_share,
+    )
+    candidates = [part.reshape(-1, text.length) for part in (made.x_candidates, made.y_candidates)]
+    return Prepared(
+        x=np.concatenate([made.x, candidates[0]]),
+        y=np.concatenate([made.y, candidates[1]]),
+        x_test=made.x_test,
+        y_test=made.y_test,
+        retain=len(made.x),
+        batch_size=made.x_candidates.shape[1],
+        outputs=len(speech.VOCABULARY),
+    )
+
+
 def build(config: configuration.Audit, devices=None) -> Task:
     """Loads the data, draws the split and the runs, and compiles nothing yet.
 
@@ -244,7 +295,7 @@ def build(config: configuration.Audit, devices=None) -> Task:
     sizes = Sizes(retain=data.retain, pool=m * data.batch_size, forget=(m // 2) * data.batch_size)
     examples = Examples(jnp.asarray(data.x), jnp.asarray(data.y))
     engine = Engine(mesh, plan, examples, sizes, jax.random.fold_in(root, _ORDER))
-    model = make_model(config.model, data.x.shape[1:], data.outputs, form="canonical" if plan.width == 1 else "patches")
+    model = make_model(config.model, data.x.shape[1:], data.outputs, width=plan.width, text=config.text)
     return Task(
         config=config,
         data=data,
@@ -261,6 +312,7 @@ def make_info(config: configuration.Audit, data: Prepared, model: Model, sizes: 
     """What methods are told of the task."""
     loss, training = base.cross_entropy(model), config.training
     batch_size = sizes.of("train") if training.batch_size is None else training.batch_size
+    forward = make_model(config.model, data.x.shape[1:], data.outputs, forward_mode=True, text=config.text)
 
     def train_phase(source):
         return training.descent.phase(
@@ -276,7 +328,7 @@ def make_info(config: configuration.Audit, data: Prepared, model: Model, sizes: 
         train_phase,
         train_epochs=training.epochs,
         descent=training.descent,
-        curvature_loss=base.cross_entropy(make_model(config.model, data.x.shape[1:], data.outputs, form="patches")),
+        curvature_loss=base.cross_entropy(forward),
     )
 
 
