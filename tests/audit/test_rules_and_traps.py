@@ -85,21 +85,25 @@ def overlap_exceeds(values, *, m, r, zeta=ZETA, epsilon=0.0, delta=0.0):
 
 
 def test_one_model_unlearned_for_every_run(request):
-    """One S, one trained model, a deterministic unlearner: twenty copies of one pairwise guess."""
-    ranks = np.repeat(lf.draw_ranks(np.random.default_rng(1), (N, 1), support=2, epsilon=1.1), 20, axis=1)
+    """One S, one trained model, a deterministic unlearner: 22 copies of one pairwise guess."""
+    ranks = np.repeat(lf.draw_ranks(np.random.default_rng(1), (N, 1), support=2, epsilon=1.1), 22, axis=1)
 
     def exceeds(row):
         return bounds.lattice(row, support=2, zeta=ZETA).epsilon > 1.1
 
     assert_breaks(request, exceeding(ranks, (ranks == 1).sum(axis=1), exceeds).mean(), least=0.8)
-    signs = np.repeat(lf.draw_signs(np.random.default_rng(0), 1, 40), L, axis=0)
-    with pytest.raises(InputError, match="runs 0 and 1 have the same sign vector"):
-        evaluate(plan(), signs=signs, llr=np.zeros((L, 40)))
+    for m, runs, words in ((2, 22, "22 of 22 runs have the same one"), (6, L, "10 of 10 runs have the same one")):
+        signs = np.repeat(lf.draw_signs(np.random.default_rng(0), 1, m), runs, axis=0)
+        with pytest.raises(InputError, match=words):
+            evaluate(plan(m, runs), signs=signs, llr=np.zeros((runs, m)))
 
 
 def test_one_model_unlearned_for_every_run_at_large_m(request):
     log_p = np.repeat(lf.draw_log_p_values(np.random.default_rng(2), (N, 1), m=4500, epsilon=3.0), L, axis=1)
     assert_breaks(request, evidence_exceeds(log_p, 3.0).mean(), least=0.15)
+    signs = np.repeat(lf.draw_signs(np.random.default_rng(0), 1, 40), L, axis=0)
+    with pytest.raises(InputError, match="runs 0 and 1 have the same sign vector"):
+        evaluate(plan(), signs=signs, llr=np.zeros((L, 40)))
 
 
 def test_a_cyclic_design_makes_one_run_of_many(request):
@@ -262,6 +266,7 @@ def test_stopping_the_e_process_whenever_one_likes(epsilon, delta):
     over = e_process_exceeds(log_p, epsilon, delta)
     rate = over.any(axis=1).mean()  # stop at the first rejection; as much as any other rule can have
     assert 0 < rate <= ZETA + noise(paths)
+    assert delta < 0.05 or rate < 0.002  # one run adds at most log(1 / delta)
     # Stop when it looks best: the run with the largest sum of evidence beyond what is expected.
     drift = np.cumsum(-log_p - (epsilon + 1.2), axis=1)
     at_best = over[np.arange(paths), drift.argmax(axis=1)]

@@ -41,6 +41,20 @@ def test_one_model_used_for_two_runs(rng):
         validity.check_evaluation_signs(signs)
 
 
+def test_one_vector_too_often_where_repeats_are_normal():
+    vectors = design.sign_vectors(6)
+
+    def signs(times, runs=10):
+        return np.concatenate([np.repeat(vectors[:1], times, axis=0), vectors[1 : runs - times + 1]])
+
+    validity.check_evaluation_signs(signs(7))  # C(10, 7) / 20^6 = 1.9e-6
+    with pytest.raises(InputError, match="8 of 10 runs have the same one, which has a chance below 1e-7"):
+        validity.check_evaluation_signs(signs(8))
+    validity.check_evaluation_signs(np.tile([[1, -1]], (20, 1)))  # 2^-19 = 1.9e-6
+    with pytest.raises(InputError, match="21 of 21 runs"):
+        validity.check_evaluation_signs(np.tile([[1, -1]], (21, 1)))
+
+
 def test_antithetic_vectors(rng):
     with pytest.raises(InputError, match="opposite"):
         validity.check_evaluation_signs(balanced_design(rng, L, M))
