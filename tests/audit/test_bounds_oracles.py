@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import time
 
 import numpy as np
 import pytest
@@ -167,6 +168,50 @@ def test_e_process_path():
     assert (np.diff(path) >= 0).all() and bound.epsilon == path[-1] <= bound.ceiling
     assert path[0] == bounds.e_process(log_p[:1], m=100, zeta=ZETA).epsilon > 20
     assert bounds.e_process([0.0, 0.0], m=100, zeta=ZETA).epsilon == 0.0
+
+
+def test_e_process_at_its_extremes():
+    floor = -design.log_support(100)
+    for runs in (1, 2, 5000):
+        assert bounds.e_process(np.zeros(runs), m=100, zeta=ZETA).epsilon == 0.0  # p = 1 always
+    one = bounds.e_process([floor], m=100, zeta=ZETA)
+    # One run: the mean of kappa e^{A(1 - kappa)} is (e^A - 1 - A) / A^2, and A = -log p - epsilon.
+    a = -floor - one.epsilon
+    assert (math.exp(a) - 1 - a) / a**2 == pytest.approx(1 / ZETA, rel=1e-7)
+    assert one.epsilon == one.ceiling and one.path == (one.epsilon,)
+    for broken in (-np.inf, np.nan, 0.1, floor - 1.0):
+        with pytest.raises(InputError, match="log_p_values"):
+            bounds.e_process([-1.0, broken], m=100, zeta=ZETA)
+    huge = -design.log_support(100_000)
+    assert -huge - 10 < bounds.e_process([huge], m=100_000, zeta=ZETA).epsilon < -huge
+    assert bounds.e_process([-1e-300], m=100, zeta=ZETA).epsilon == 0.0
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-5, 1e-3, 0.01, 0.05, 0.5, 0.999])
+def test_e_process_with_delta(delta):
+    """Perfect runs: q = delta + ... never falls below delta, so one run may show nothing and many show most."""
+    bound = bounds.e_process(np.full(60, -design.log_support(100)), m=100, zeta=ZETA, delta=delta)
+    path = np.array(bound.path)
+    assert np.isfinite(path).all() and (np.diff(path) >= 0).all() and 0 <= bound.epsilon <= bound.ceiling
+    assert (path[-1] > 60) == (delta <= 0.05) and (path[0] > 0) == (delta <= 1e-3)
+    for n in (1, 7):
+        few = bounds.e_process(np.full(n, -1.0), m=100, zeta=ZETA, delta=delta)
+        assert few.ceiling == pytest.approx(path[n - 1], abs=1e-7)  # ceilings grow with the runs
+    if bound.epsilon > 0:
+        for near, rejected in ((-1e-6, True), (1e-6, False)):
+            q = np.minimum(1.0, np.exp(bound.epsilon + near - design.log_support(100)) + delta)
+            log_e = _tails.log_beta_mixture(-60 * math.log(q), 60)
+            assert (log_e >= -math.log(ZETA)) == rejected
+
+
+def test_e_process_over_thousands_of_runs():
+    """With equal p-values the bound settles at -log p - 1: the mean of an exponential variable is what chance gives."""
+    start = time.perf_counter()
+    bound = bounds.e_process(np.full(2000, -5.0), m=100, zeta=ZETA)
+    assert time.perf_counter() - start < 20  # 0.9 s alone
+    assert 3.9 < bound.epsilon < 4.0 and (np.diff(bound.path) >= 0).all()
+    rng = np.random.default_rng(0)
+    assert bounds.e_process(np.log(rng.random(3000)), m=400, zeta=ZETA).epsilon < 0.2
 
 
 ALL = {

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from rejections import critical, with_total
 from scipy import stats
 
 from jaxunlearn.audit import _tails, bounds, design, headline, null, preregistration
@@ -14,19 +15,6 @@ from jaxunlearn.audit import least_favourable as lf
 ZETA = 0.05
 DRAWS = 100_000
 NOISE = 4 * math.sqrt(ZETA * (1 - ZETA) / DRAWS)
-
-
-def critical(reaches, values):
-    """The first of increasing values at which a monotone predicate holds (infinity if none)."""
-    low, high = 0, len(values)
-    while low < high:
-        mid = (low + high) // 2
-        low, high = (low, mid) if reaches(values[mid]) else (mid + 1, high)
-    return values[low] if low < len(values) else math.inf
-
-
-def with_total(total, runs):
-    return np.full(runs, total // runs) + (np.arange(runs) < total % runs)
 
 
 @pytest.mark.parametrize(
@@ -78,13 +66,6 @@ def test_evidence(runs, epsilon, delta):
         assert rate <= ZETA + NOISE
         if delta == 0:
             assert rate >= ZETA - 0.004  # exact
-
-
-def test_ignoring_delta_is_not_an_option():
-    alpha = lf.null_levels(np.random.default_rng(1), (4000, 10), epsilon=1.0, delta=0.05)
-    values = np.minimum(-np.log(np.maximum(alpha, 1e-300)), design.log_support(100))
-    wrong = np.mean([bounds.evidence(-v, m=100, zeta=ZETA).epsilon > 1.0 for v in values[:400]])
-    assert wrong > 0.3
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 0.0), (0.7, 0.0), (1.5, 0.01), (0.4, 0.05)])
@@ -141,19 +122,6 @@ def test_e_process_at_every_run_at_once(epsilon, delta):
     for row in range(12):
         bound = bounds.e_process(log_p[row], m=400, zeta=ZETA, delta=delta)
         assert (bound.epsilon > epsilon + 1e-8) == crossed[row] or bound.epsilon == pytest.approx(epsilon, abs=1e-6)
-
-
-def test_looking_after_every_run_needs_the_e_process():
-    values = -np.log(lf.null_levels(np.random.default_rng(2), (20_000, 20), epsilon=3.0, delta=0.0))
-    sums = np.cumsum(values, axis=1)
-    limits = [
-        critical(
-            lambda t, n=n: bounds.evidence(-np.full(n, t / n), m=400, zeta=ZETA).epsilon > 3.0,
-            np.linspace(0, 15 * n, 4001),
-        )
-        for n in range(1, 21)
-    ]
-    assert 0.12 < (sums >= np.array(limits)).any(axis=1).mean() < 0.3
 
 
 def least_favourable_runs(rng, m, runs, epsilon, delta):
