@@ -1,4 +1,4 @@
-"""The command line: ``jaxunlearn audit | bound | report``."""
+"""The command line: ``jaxunlearn audit | design | bound | report``."""
 
 import contextlib
 import dataclasses
@@ -19,6 +19,7 @@ USAGE = """\
 jaxunlearn {version}: find out whether a model has really forgotten.
 
   jaxunlearn audit DATASET [options]   train, unlearn and bound epsilon, for several methods
+  jaxunlearn design [options]          write down which data are in which run, for runs in any framework
   jaxunlearn bound [options]           bound epsilon from scores that you have already
   jaxunlearn report DIR...             table, figures and one HTML page of finished run directories
 
@@ -96,6 +97,13 @@ def report(arguments: Sequence[str]) -> None:
     _show_report(chosen.directories, chosen.out)
 
 
+def design(arguments: Sequence[str]) -> None:
+    """``jaxunlearn design``."""
+    from jaxunlearn.pipeline import design_runs
+
+    print(design_runs.run(_parse(tyro.cli, design_runs.Design, prog="jaxunlearn design", args=arguments)))
+
+
 def bound(arguments: Sequence[str]) -> None:
     """``jaxunlearn bound``."""
     from jaxunlearn.pipeline import outside
@@ -105,8 +113,8 @@ def bound(arguments: Sequence[str]) -> None:
     if chosen.json:
         print(json.dumps(record.to_json(), indent=2))
         return
-    if chosen.out is not None:
-        _show_report([chosen.out])
+    if chosen.directory is not None:
+        _show_report([chosen.directory])
         return
     from jaxunlearn.report import table
 
@@ -114,7 +122,12 @@ def bound(arguments: Sequence[str]) -> None:
     print(*record.notes, sep="\n")
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {"audit": audit, "bound": bound, "report": report}
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
+    "audit": audit,
+    "design": design,
+    "bound": bound,
+    "report": report,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
