@@ -366,19 +366,22 @@ def _numbered_csv(path: Path) -> tuple[np.ndarray | None, np.ndarray]:
     except (OSError, UnicodeDecodeError, csv.Error):
         return None, read_array(path, "scores")  # which says what is wrong
     head = [name.strip() for name in rows[0]] if rows else []
-    if "run" not in head:
+    if not {"run", design_runs.column(0)} & {*head}:
         return None, read_array(path, "scores")
     kept = [i for i, name in enumerate(head) if name not in ("run", "role", "seed")]
     place = {design_runs.column(j): j for j in range(len(kept))}
     if {head[i] for i in kept} == place.keys():
         kept.sort(key=lambda i: place[head[i]])
     try:
-        cells = [[row[i] for i in (head.index("run"), *kept)] for row in rows[1:]]
-        table = np.array([["nan" if cell.strip() in ("", "NA") else cell for cell in row] for row in cells], np.float64)
+        cells = [[row[i] for i in kept] for row in rows[1:]]
+        scores = np.array(
+            [["nan" if cell.strip() in ("", "NA") else cell for cell in row] for row in cells], np.float64
+        )
+        numbers = np.array([row[head.index("run")] for row in rows[1:]], np.float64) if "run" in head else None
     except (IndexError, ValueError) as error:
         raise InputError(f"Cannot read scores from {path} ({error}); use one number a cell, one row a run.") from error
-    require(table.size > 0, f"Expected rows of scores in {path}, found none.")
-    return table[:, 0], table[:, 1:]
+    require(scores.size > 0, f"Expected rows of scores in {path}, found none.")
+    return numbers, scores
 
 
 def _terms(chosen: Bound) -> dict[str, Any]:

@@ -97,10 +97,21 @@ def test_every_form_and_order_gives_one_answer(here, scores, capsys):
     save_csv(here / "run.csv", ["run", *plain], [[i, *scores[i].tolist()] for i in order])
     save_csv(here / "last.csv", [*plain, "run"], [[*scores[i].tolist(), float(i)] for i in order])
     named = ["seed", *(f"batch_{j}" for j in columns), "run", "role"]
+    unordered = [f'"batch_{j}"' for j in columns]  # quoted, as R writes names
+    save_csv(here / "no run.csv", unordered, scores[:, columns].tolist())
     save_csv(here / "named.csv", named, [[2**62 + 1, *scores[i, columns].tolist(), i, "x"] for i in order])
     (here / "spreadsheet.csv").write_bytes(b"\xef\xbb\xbf" + (here / "run.csv").read_bytes())
     first = numbers(bound(capsys, "--scores", "scores.npy"))
-    for file in ["one.npz", "shuffled.npz", "other name.npz", "plain.csv", "run.csv", "last.csv", "named.csv"]:
+    for file in [
+        "one.npz",
+        "shuffled.npz",
+        "other name.npz",
+        "plain.csv",
+        "run.csv",
+        "last.csv",
+        "named.csv",
+        "no run.csv",
+    ]:
         assert numbers(bound(capsys, "--scores", file, "--out", f"out {file}")) == first, file
     assert numbers(bound(capsys, "--scores", "spreadsheet.csv", "--out", "sheet")) == first
 
