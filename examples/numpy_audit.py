@@ -1,4 +1,4 @@
-"""An audit without JAX: two ways of unlearning, in scikit-learn, on handwritten digits. About 20 seconds on one core.
+"""An audit without JAX: two ways of unlearning, in scikit-learn, on handwritten digits. Ten seconds of one CPU core.
 
     jaxunlearn design --pool-size 200 --calibration-runs 20 --evaluation-runs 10 --out numpy-audit
     python examples/numpy_audit.py numpy-audit
