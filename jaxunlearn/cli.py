@@ -1,4 +1,4 @@
-"""The command line: ``jaxunlearn audit | bound | convex | report``."""
+"""The command line: ``jaxunlearn audit | design | bound | convex | report``."""
 
 import contextlib
 import dataclasses
@@ -19,6 +19,7 @@ USAGE = """\
 jaxunlearn {version}: find out whether a model has really forgotten.
 
   jaxunlearn audit DATASET [options]   train, unlearn and bound epsilon, for several methods
+  jaxunlearn design [options]          write down which data are in which run, for runs in any framework
   jaxunlearn bound [options]           bound epsilon from scores that you have already
   jaxunlearn convex [PROBLEM] [options]  audit certified unlearning on convex losses, certificate and truth beside
   jaxunlearn report DIR...             table, figures and one HTML page of finished run directories
@@ -97,6 +98,13 @@ def report(arguments: Sequence[str]) -> None:
     _show_report(chosen.directories, chosen.out)
 
 
+def design(arguments: Sequence[str]) -> None:
+    """``jaxunlearn design``."""
+    from jaxunlearn.pipeline import design_runs
+
+    print(design_runs.run(_parse(tyro.cli, design_runs.Design, prog="jaxunlearn design", args=arguments)))
+
+
 def bound(arguments: Sequence[str]) -> None:
     """``jaxunlearn bound``."""
     from jaxunlearn.pipeline import outside
@@ -106,8 +114,8 @@ def bound(arguments: Sequence[str]) -> None:
     if chosen.json:
         print(json.dumps(record.to_json(), indent=2))
         return
-    if chosen.out is not None:
-        _show_report([chosen.out])
+    if chosen.directory is not None:
+        _show_report([chosen.directory])
         return
     from jaxunlearn.report import table
 
@@ -139,6 +147,7 @@ def convex(arguments: Sequence[str]) -> None:
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "audit": audit,
+    "design": design,
     "bound": bound,
     "convex": convex,
     "report": report,

@@ -108,7 +108,9 @@ def check_signs(signs: np.ndarray) -> np.ndarray:
     bad = ~np.isin(signs, (-1, 1)).all(axis=1)
     if bad.any():
         row = int(np.argmax(bad))
-        raise InputError(f"Expected signs[{row}] to hold only +1 and -1, got {sorted(set(signs[row].tolist()))[:5]}.")
+        fix = "; turn 0 and 1 into -1 and +1 with 2 * signs - 1" if np.isin(signs, (0, 1)).all() else ""
+        found = sorted(set(signs[row].tolist()))[:5]
+        raise InputError(f"Expected signs[{row}] to hold only +1 and -1, got {found}{fix}.")
     plus = (signs > 0).sum(axis=1)
     bad = plus != signs.shape[1] // 2
     if bad.any():

@@ -16,7 +16,7 @@ from jaxunlearn.audit import bounds, design, null, validity
 from jaxunlearn.audit.preregistration import BOUNDS, Preregistration, even_budget
 from jaxunlearn.records import BoundEntry
 
-__all__ = ["Evaluation", "Preregistration", "evaluate", "headline", "status_of"]
+__all__ = ["Evaluation", "Preregistration", "ceilings", "evaluate", "headline", "status_of"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -132,6 +132,22 @@ def headline(entries: Iterable[BoundEntry]) -> BoundEntry:
     candidates = [entry for entry in entries if entry.status == "preregistered"]
     require(len(candidates) > 0, "Expected at least one preregistered bound; an exploratory one is never the headline.")
     return max(candidates, key=lambda entry: entry.epsilon)
+
+
+def ceilings(preregistration: Preregistration) -> list[BoundEntry]:
+    """What each preregistered bound gives if every run is guessed perfectly: the design cannot show more.
+
+    Args:
+        preregistration: What is fixed; no run needs to exist.
+
+    Returns:
+        One entry for each of its candidates; epsilon is the ceiling.
+    """
+    p = preregistration
+    signs = np.tile(np.where(np.arange(p.m) < p.m // 2, 1, -1).astype(np.int8), (p.L, 1))
+    log_p = np.full(p.L, -design.log_support(p.m))
+    runs = _Runs(signs=signs, llr=signs.astype(np.float64), guesses=None, log_p=log_p, ranks=np.ones(p.L, np.int64))
+    return [_entry(p, runs, name, r, p.zeta_each, "preregistered") for name, r in p.candidates]
 
 
 def status_of(preregistration: Preregistration, name: str, r: int | None = None) -> str:

@@ -4,17 +4,19 @@ import csv
 import dataclasses
 import hashlib
 import os
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from jaxunlearn import records
 from jaxunlearn._validate import InputError, require
-from jaxunlearn.audit import design
+from jaxunlearn.audit import design, validity
 from jaxunlearn.audit.preregistration import Preregistration
 from jaxunlearn.engine import store
-from jaxunlearn.pipeline import bounding
+from jaxunlearn.pipeline import bounding, design_runs
+from jaxunlearn.pipeline.design_runs import UNSAID
 from jaxunlearn.records import CALIBRATION, EVALUATION, BoundRecord, ScoreRecord
 
 
@@ -22,42 +24,64 @@ from jaxunlearn.records import CALIBRATION, EVALUATION, BoundRecord, ScoreRecord
 class Bound:
     """Bound epsilon from sign vectors and scores that you have.
 
-    Give --signs with one of: --scores and --calibration; --scores, --in-scores and --out-scores; --llr.
+    Give --design with --scores; or --signs with one of: --scores and --calibration; --scores, --in-scores and
+    --out-scores; --llr.
     """
 
-    signs: Path
+    design: Annotated[Path | None, UNSAID] = None
+    """Directory that ``jaxunlearn design`` wrote: sign vectors, which run is what, and all terms are read from there."""
+    signs: Annotated[Path | None, UNSAID] = None
     """Sign vectors [runs, m] in {-1, +1}: npy, npz (array signs) or CSV. +1 = trained on and unlearned."""
-    scores: Path | None = None
-    """Scores [runs, m] or [runs, m, B], higher = more likely still in the model; rows as in --signs."""
-    calibration: int | None = None
+    scores: Annotated[Path | None, UNSAID] = None
+    """Scores [runs, m] or [runs, m, B], higher = more likely still in the model; rows as in --signs or in runs.csv."""
+    calibration: Annotated[int | None, UNSAID] = None
     """The first K rows of --signs and --scores are calibration runs, the others evaluation runs."""
-    in_scores: Path | None = None
+    in_scores: Annotated[Path | None, UNSAID] = None
     """Calibration scores [runs, m] or [runs, m, B] of models that had every candidate, in place of --calibration."""
-    out_scores: Path | None = None
+    out_scores: Annotated[Path | None, UNSAID] = None
     """The same of models that had no candidate; goes with --in-scores."""
-    llr: Path | None = None
+    llr: Annotated[Path | None, UNSAID] = None
     """Log-likelihood ratios [runs, m] of evaluation runs, in place of scores: npy, npz (array llr) or CSV."""
-    failed_runs: tuple[int, ...] = ()
-    """Rows of evaluation runs (from 0, among the evaluation runs) that failed twice; each counts as p = 1."""
-    variance: Literal["pooled", "per_example"] = "pooled"
-    """Gaussian fits: pooled variance, or one per example and side as in the paper."""
-    r: int | None = None
+    failed_runs: Annotated[tuple[int, ...], UNSAID] = ()
+    """Evaluation runs that failed twice, numbered from 0 (with --design: as in runs.csv); each counts as p = 1."""
+    variance: Annotated[Literal["pooled", "per_example"] | None, UNSAID] = None
+    """Gaussian fits: pooled variance, or one per example and side as in the paper. Default: pooled."""
+    r: Annotated[int | None, UNSAID] = None
     """Guess budget of the paper's bounds, even, <= m. Default: about m / 4."""
-    zeta: float = 0.05
-    """Error level, in (0, 1)."""
-    delta: float = 0.0
-    """delta of the audited (epsilon, delta) claim, in [0, 1); ``jaxunlearn audit`` has 1e-5."""
+    zeta: Annotated[float | None, UNSAID] = None
+    """Error level, in (0, 1). Default: 0.05."""
+    delta: Annotated[float | None, UNSAID] = None
+    """delta of the audited (epsilon, delta) claim, in [0, 1); ``jaxunlearn audit`` has 1e-5. Default: 0."""
     name: str = "scores"
     """What was audited, for headings."""
     definition: Literal["3.3", "3.2"] = "3.3"
     """What your runs had in common, which only you know. 3.3: initial weights and shuffling order. 3.2: each drew its own."""
     json: bool = False
     """Print JSON in place of the table."""
-    out: Path | None = None
-    """Run directory to write (records, figures and page). Default: nothing is written."""
+    out: Annotated[Path | None, UNSAID] = None
+    """Run directory to write (records, figures and page). Default: DESIGN/results; without --design nothing is written."""
+
+    @property
+    def directory(self) -> Path | None:
+        """The run directory, or None if nothing is written."""
+        return self.out if self.out is not None or self.design is None else self.design / "results"
 
 
 _FILES = ("signs", "scores", "in_scores", "out_scores", "llr")
+_TERMS = {"variance": "pooled", "zeta": 0.05, "delta": 0.0}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Given:
+    """What the files say: the terms, and what the attack makes of the scores."""
+
+    plan: Preregistration
+    outputs: dict[str, np.ndarray]
+    signs: np.ndarray
+    failed: np.ndarray
+    scores: ScoreRecord | None
+    calibration_runs: int
+    note: str
 
 
 def _is_number(text: str) -> bool:
@@ -99,9 +123,13 @@ def _read_numpy(path: Path, name: str) -> np.ndarray:
     return next(iter(arrays.values()))
 
 
-def _read_csv(path: Path) -> np.ndarray:
+def _csv_rows(path: Path) -> list[list[str]]:
     with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets put a byte-order mark first
-        rows = [row for row in csv.reader(file) if row]
+        return [row for row in csv.reader(file) if row]
+
+
+def _read_csv(path: Path) -> np.ndarray:
+    rows = _csv_rows(path)
     if rows and not any(map(_is_number, rows[0])):  # a row that holds a number is no header, even where it is broken
         rows = rows[1:]
     return np.array(rows, np.float64)
@@ -134,7 +162,7 @@ _CALIBRATION_FIX = "a calibration run may be left out"
 
 
 def run(chosen: Bound) -> BoundRecord:
-    """Computes the bounds and, with ``out``, writes the records.
+    """Computes the bounds and, with a directory to write to, writes the records.
 
     Raises:
         InputError: Anything wrong with the input; the message names the argument and the fix.
@@ -143,6 +171,42 @@ def run(chosen: Bound) -> BoundRecord:
         chosen.name not in ("", ".", "..") and not set(chosen.name) & {"/", os.sep},
         f"Expected name={chosen.name!r} to be usable as a folder's name, without a slash.",
     )
+    given = _undesigned(chosen) if chosen.design is None else _designed(chosen, chosen.design)
+    title = chosen.name if chosen.design is None else chosen.design.resolve().name
+    record, evaluated = bounding.record(
+        given.plan,
+        given.outputs,
+        given.signs,
+        given.failed,
+        method=chosen.name,
+        title=title,
+        definition=chosen.definition,
+        calibration_runs=given.calibration_runs,
+        notes=[f"{given.note} Definition {chosen.definition} is as you stated it (--definition)."],
+    )
+    out = chosen.directory
+    if out is not None:
+        folder = out / chosen.name
+        facts = {"title": title, "preregistration": given.plan.to_json()}
+        if chosen.design is None:
+            store.open_manifest(out, "manifest.json", _identity(chosen), **facts)
+        else:  # several methods may be bounded by one design
+            store.open_manifest(
+                out, "manifest.json", {"design": records.read_json(chosen.design / "design.json")}, **facts
+            )
+            store.open_manifest(folder, "method.json", _identity(chosen))
+        with store.disk_errors(folder):
+            records.write_npz(folder / "evaluation.npz", **evaluated)
+            if given.scores is not None:
+                given.scores.save(folder / "scores.npz")
+            records.write_json(folder / "bound.json", record.to_json())
+    return record
+
+
+def _undesigned(chosen: Bound) -> _Given:
+    """Sign vectors from a file, terms from the command line."""
+    if chosen.signs is None:
+        raise InputError("Expected --design DIR, as jaxunlearn design wrote it, or --signs FILE.")
     signs = read_array(chosen.signs, "signs")
     require(signs.ndim == 2, f"Expected signs of shape [runs, m], got {signs.shape}.")
     signs = design.check_signs(signs)
@@ -157,50 +221,187 @@ def run(chosen: Bound) -> BoundRecord:
     runs = evaluation.shape[0]
     for row in chosen.failed_runs:
         require(0 <= row < runs, f"Expected failed_runs within 0..{runs - 1}, got {row}.")
+    terms = _terms(chosen)
     plan = Preregistration.default(
         "batchwise",
         m=m,
         batch_size=1 if scores is None else scores.scores.shape[2],
         L=runs,
-        zeta=chosen.zeta,
-        delta=chosen.delta,
+        zeta=terms["zeta"],
+        delta=terms["delta"],
         r=chosen.r,
     )
-    record, evaluated = bounding.record(
-        plan,
-        {"llr": _read_llr(chosen, signs)}
+    return _Given(
+        plan=plan,
+        outputs={"llr": _read_llr(chosen, signs)}
         if scores is None
-        else bounding.attack(scores, plan, variance=chosen.variance),
-        evaluation,
-        np.isin(np.arange(runs), chosen.failed_runs),
-        method=chosen.name,
-        title=chosen.name,
-        definition=chosen.definition,
+        else bounding.attack(scores, plan, variance=terms["variance"]),
+        signs=evaluation,
+        failed=np.isin(np.arange(runs), chosen.failed_runs),
+        scores=scores,
         calibration_runs=0 if scores is None else int(np.sum(scores.roles == CALIBRATION)),
-        notes=[
-            "Scores came from outside: it rests on whoever made them that the sign vectors were drawn independently and "
-            "uniformly, that every run had its own noise, and that zeta, delta, r and the number of runs were fixed before "
-            f"the first evaluation run. Definition {chosen.definition} is as you stated it (--definition)."
-        ],
+        note="Scores came from outside: it rests on whoever made them that the sign vectors were drawn independently and "
+        "uniformly, that every run had its own noise, and that zeta, delta, r and the number of runs were fixed before "
+        "the first evaluation run.",
     )
-    if chosen.out is not None:
-        folder = chosen.out / chosen.name
-        facts = {"title": chosen.name, "preregistration": plan.to_json()}
-        store.open_manifest(chosen.out, "manifest.json", _identity(chosen), **facts)
-        with store.disk_errors(folder):
-            records.write_npz(folder / "evaluation.npz", **evaluated)
-            if scores is not None:
-                scores.save(folder / "scores.npz")
-            records.write_json(folder / "bound.json", record.to_json())
-    return record
+
+
+def _designed(chosen: Bound, directory: Path) -> _Given:
+    """Sign vectors, roles and terms from a design; what the command line repeats has to agree with it."""
+    said = [f"--{name.replace('_', '-')}" for name in ("calibration", *_FILES) if getattr(chosen, name) is not None]
+    require(
+        said == ["--scores"],
+        f"Expected --design with --scores alone, got {' '.join(said) or 'neither'}; the design says everything else.",
+    )
+    made = design_runs.load(directory)
+    requested = {name: getattr(chosen, name) for name in ("zeta", "delta", "r") if getattr(chosen, name) is not None}
+    validity.check_unchanged(made.plan, dataclasses.replace(made.plan, **requested))
+    variance = made.settings["variance"]
+    require(
+        chosen.variance in (None, variance),
+        f"Expected variance={variance!r} as preregistered, got {chosen.variance!r}; it cannot change once a design is "
+        "written: design a new audit, with new runs.",
+    )
+    assert chosen.scores is not None  # said so above
+    runs = len(made.roles)
+    for row in chosen.failed_runs:
+        require(0 <= row < runs, f"Expected failed_runs within 0..{runs - 1}, as numbered in runs.csv, got {row}.")
+    scores = _rows_of_runs(chosen.scores, runs, chosen.failed_runs)
+    m, B = made.plan.m, made.plan.batch_size
+    if scores.ndim == 2 and scores.shape[1] == m * B:
+        scores = scores.reshape(runs, m, B)
+    scores = _as_scores(scores, "scores", m)
+    require(
+        scores.shape[2] in (1, B),
+        f"Expected scores of {B} examples a batch as in the design, or one score a batch, got {scores.shape[2]}.",
+    )
+    _require_finite(scores, "scores", _DESIGNED_FIX, chosen.failed_runs)
+    failed, calibration = np.isin(np.arange(runs), chosen.failed_runs), made.roles == CALIBRATION
+    scores[failed] = np.nan  # a failed calibration run is left out of the fits, whatever it holds
+    record = ScoreRecord(
+        signs=made.signs,
+        roles=made.roles,
+        indices=np.concatenate([np.arange(np.sum(made.roles == role)) for role in (CALIBRATION, EVALUATION)]),
+        scores=scores,
+        accuracy={},
+        failed=failed,
+    )
+    note = (
+        "Sign vectors, zeta, delta, r, the number of runs and the bounds were preregistered in the design of "
+        f"{made.created} (sha256 of signs.npy {made.digest[:16]}…). It rests on whoever made the scores that each run had "
+        "the batches of its row and its own noise, and that there was one score a candidate, chosen beforehand."
+    )
+    if failed.any():
+        numbers = ", ".join(map(str, np.flatnonzero(failed)))
+        note += (
+            f" Failed, as numbered in runs.csv: {numbers}; evaluation runs among them count as p = 1, calibration runs are "
+            "left out of the fits."
+        )
+    return _Given(
+        plan=made.plan,
+        outputs=bounding.attack(record, made.plan, variance=variance),
+        signs=made.signs[~calibration],
+        failed=failed[~calibration],
+        scores=record,
+        calibration_runs=int(np.sum(calibration & ~failed)),
+        note=note,
+    )
+
+
+_DESIGNED_FIX = (
+    "run it again with the same seed and batches, and if it fails again name it in --failed-runs (numbered as in runs.csv), "
+    "so that it counts as p = 1"
+)
+
+
+def _rows_of_runs(path: Path, runs: int, failed: Collection[int]) -> np.ndarray:
+    """Scores [runs, ...] in the order of the design; a failed run that the file lacks is a row of NaN."""
+    require(path.is_file(), f"Expected a file at scores={path}, found none.")
+    numbers, scores = _numbered_csv(path) if path.suffix not in (".npy", ".npz") else _numbered_numpy(path)
+    if numbers is None:
+        require(
+            scores.ndim >= 1 and scores.shape[0] == runs,
+            f"Expected a row of scores for each of the {runs} runs of the design, got shape {scores.shape}; if runs failed, "
+            "or for another order, add their numbers as a column (CSV) or an array (npz) called run.",
+        )
+        return scores.astype(np.float64)
+    require(
+        numbers.shape == scores.shape[:1] and bool(np.isin(numbers, np.arange(runs)).all()),
+        f"Expected run numbers 0..{runs - 1} in {path}, one for each row of scores, as in runs.csv.",
+    )
+    numbers = numbers.astype(np.int64)
+    values, counts = np.unique(numbers, return_counts=True)
+    require(
+        bool((counts == 1).all()),
+        f"Expected every run once in {path}, but run {values[np.argmax(counts)]} occurs again.",
+    )
+    absent = sorted({*range(runs)} - {*values.tolist()} - {*failed})
+    if absent:
+        listed = " ".join(map(str, absent[:20])) + (" …" if len(absent) > 20 else "")
+        raise InputError(
+            f"{path} lacks {len(absent)} of the {runs} runs: {listed}. Run them with their seeds and batches; one that "
+            f"fails twice is declared, never left out: --failed-runs {absent[0]} (an evaluation run counts as p = 1)."
+        )
+    ordered = np.full((runs, *scores.shape[1:]), np.nan)
+    ordered[numbers] = scores
+    return ordered
+
+
+def _numbered_numpy(path: Path) -> tuple[np.ndarray | None, np.ndarray]:
+    arrays = records.read_npz(path) if path.suffix == ".npz" else {}
+    if "run" not in arrays:
+        return None, read_array(path, "scores")
+    numbers = arrays.pop("run")
+    scores = arrays.get("scores", next(iter(arrays.values())) if len(arrays) == 1 else None)
+    if scores is None:
+        raise InputError(f"Expected an array called scores in {path}, found {', '.join(arrays) or 'none'}.")
+    require(scores.dtype.kind in "biuf", f"Expected numbers in scores={path}, got an array of {scores.dtype}.")
+    return numbers, scores
+
+
+def _numbered_csv(path: Path) -> tuple[np.ndarray | None, np.ndarray]:
+    """Run numbers and scores of a CSV file; columns called as in runs.csv are put in its order."""
+    try:
+        rows = _csv_rows(path)
+    except (OSError, UnicodeDecodeError, csv.Error):
+        return None, read_array(path, "scores")  # which says what is wrong
+    head = [name.strip() for name in rows[0]] if rows else []
+    if not {"run", design_runs.column(0)} & {*head}:
+        return None, read_array(path, "scores")
+    kept = [i for i, name in enumerate(head) if name not in ("run", "role", "seed")]
+    place = {design_runs.column(j): j for j in range(len(kept))}
+    if {head[i] for i in kept} == place.keys():
+        kept.sort(key=lambda i: place[head[i]])
+    try:
+        cells = [[row[i] for i in kept] for row in rows[1:]]
+        scores = np.array(
+            [["nan" if cell.strip() in ("", "NA") else cell for cell in row] for row in cells], np.float64
+        )
+        numbers = np.array([row[head.index("run")] for row in rows[1:]], np.float64) if "run" in head else None
+    except (IndexError, ValueError) as error:
+        raise InputError(f"Cannot read scores from {path} ({error}); use one number a cell, one row a run.") from error
+    require(scores.size > 0, f"Expected rows of scores in {path}, found none.")
+    return numbers, scores
+
+
+def _terms(chosen: Bound) -> dict[str, Any]:
+    """The terms that were said, with defaults for those that were not."""
+    return {
+        name: default if getattr(chosen, name) is None else getattr(chosen, name) for name, default in _TERMS.items()
+    }
 
 
 def _identity(chosen: Bound) -> dict[str, Any]:
     """What the results depend on: settings, and the content of the files rather than their names."""
-    settings = {k: v for k, v in dataclasses.asdict(chosen).items() if k not in ("out", "json", *_FILES)}
+    settings = {k: v for k, v in dataclasses.asdict(chosen).items() if k not in ("out", "json", "design", *_FILES)}
+    settings |= {"failed_runs": list(chosen.failed_runs)}
+    if chosen.design is None:
+        settings |= _terms(chosen)
+    else:
+        settings = {k: v for k, v in settings.items() if k in ("name", "definition", "failed_runs")}
     paths = {name: getattr(chosen, name) for name in _FILES}
     digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in paths.items() if path is not None}
-    return settings | {"failed_runs": list(chosen.failed_runs), "sha256": digests}
+    return settings | {"sha256": digests}
 
 
 def _read_llr(chosen: Bound, signs: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ from jaxtyping import PRNGKeyArray
 from jaxunlearn import config as configuration
 from jaxunlearn._validate import require
 from jaxunlearn.attack import signals
+from jaxunlearn.audit import validity
 from jaxunlearn.data import digits, images, signs, speech, splits
 from jaxunlearn.engine import plan as planning
 from jaxunlearn.engine.population import Engine, Runs, members, pad
@@ -154,22 +155,6 @@ def make_runs(key: PRNGKeyArray, *, m: int, evaluation: int, calibration: int, d
     return RunTable(table, roles, indices)
 
 
-def check_calibration(table: RunTable) -> None:
-    """Refuses calibration runs from which some example's score with or without its batch could not be learned.
-
-    Raises:
-        InputError: A candidate batch is in all calibration runs or in none; found out before anything is trained.
-    """
-    signs = table.signs[table.roles == CALIBRATION]
-    plus = (signs > 0).sum(axis=0)
-    one_sided = (plus == 0) | (plus == signs.shape[0])
-    require(
-        not one_sided.any(),
-        f"Expected every candidate batch to be in some of the calibration_runs={signs.shape[0]} and not in others, but "
-        f"{int(one_sided.sum())} of {signs.shape[1]} are in all or in none; use more calibration runs.",
-    )
-
-
 def make_unlearner(task: "Task", name: str, factory: Callable[[TaskInfo], Unlearner]) -> Unlearner:
     """Builds a method for a task and refuses what the engine could not run.
 
@@ -289,7 +274,7 @@ def build(config: configuration.Audit, devices=None) -> Task:
         calibration=config.calibration_runs,
         designed=config.predictor != "batchwise",
     )
-    check_calibration(runs)
+    validity.check_both_sides(runs.signs[runs.roles == CALIBRATION])
     mesh = planning.make_mesh(devices)
     plan = planning.choose(mesh, len(runs), width=config.width, runs_per_chunk=config.runs_per_chunk)
     sizes = Sizes(retain=data.retain, pool=m * data.batch_size, forget=(m // 2) * data.batch_size)

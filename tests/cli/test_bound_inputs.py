@@ -195,7 +195,7 @@ def test_the_table_and_json_go_to_standard_output_alone(here, capsys):
 @pytest.mark.parametrize(
     ("name", "change", "words"),
     [
-        ("signs", lambda s: (s > 0).astype(int), ["signs[0]", "+1 and -1"]),
+        ("signs", lambda s: (s > 0).astype(int), ["signs[0]", "+1 and -1", "2 * signs - 1"]),
         ("signs", lambda s: s * 1.5, ["+1 and -1"]),
         ("signs", lambda s: np.where(np.arange(M) == 0, 1, s), ["balanced"]),
         ("signs", lambda s: s[0], ["[runs, m]"]),

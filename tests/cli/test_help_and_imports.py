@@ -36,6 +36,14 @@ def test_every_option_has_a_description(capsys, monkeypatch, words):
         assert len(re.findall(r"[A-Za-z]{2,}", described)) >= 1, (name, text)
 
 
+@pytest.mark.parametrize("command", ["bound", "design"])
+def test_no_option_shows_none_as_its_default(capsys, command):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    said = capsys.readouterr().out
+    assert "default: None" not in said and "(default: )" not in said
+
+
 def test_the_commands_are_listed(capsys):
     for words in ([], ["--help"], ["help"]):
         assert main(words) == 0
@@ -45,6 +53,7 @@ def test_the_commands_are_listed(capsys):
 
 LIGHT = ["jaxunlearn.audit", "jaxunlearn.audit.headline", "jaxunlearn.report", "jaxunlearn.records", "jaxunlearn.cli"]
 LIGHT += ["jaxunlearn.attack.likelihood", "jaxunlearn.engine.store", "jaxunlearn.pipeline.outside"]
+LIGHT += ["jaxunlearn.pipeline.design_runs", "jaxunlearn.pipeline.outlook"]
 
 
 def test_what_works_without_jax_does_not_load_it():
