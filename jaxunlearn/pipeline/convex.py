@@ -152,7 +152,7 @@ class OutputPerturbation:
     """Projection and noise after linear regression (appendix I)."""
 
     clip_initial: float = 1.0
-    """C0, radius of the ball onto which the trained weights are projected, > 0; the paper does not say, its code has 1."""
+    """C0, radius of the ball onto which the trained weights are projected, > 0; the paper does not say which."""
     retain_size: int = 600
     """Retain points, >= 1."""
     forget_size: int = 400

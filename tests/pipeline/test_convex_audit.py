@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -203,3 +204,16 @@ def test_refusals_before_anything_is_written(settings, named, tmp_path):
 def test_few_draws_that_fall_on_one_side_bound_nothing():
     for record in audits("output-perturbation", 12, evaluation_draws=2, epsilons=(800.0,)):
         assert record.rows[0].bounds["pairwise"] == 0
+
+
+def test_the_experiments_results_are_those_of_this_code():
+    path = Path(__file__).parents[2] / "experiments" / "convex" / "results.json"
+    results = json.loads(path.read_text())
+    for record in results["presets"]["default"]["records"]:
+        (found,) = convex.run(convex.Convex(problem=record["problem"], epsilons=(100.0,)))
+        (stored,) = [row for row in record["rows"] if row["epsilon"] == 100.0]
+        assert found.ratio == pytest.approx(record["ratio"], rel=1e-6)
+        assert found.rows[0].sigma == pytest.approx(stored["sigma"], rel=1e-9)
+        assert found.rows[0].bounds == pytest.approx(stored["bounds"], abs=0.01)
+    for seeds in results["seeds"].values():
+        assert max(seeds["above_certified"].values()) <= 0.05 * seeds["audits"]
