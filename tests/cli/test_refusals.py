@@ -6,7 +6,7 @@ import os
 import pytest
 
 from jaxunlearn import config as configuration
-from jaxunlearn.cli import main
+from jaxunlearn.cli import COMMANDS, main
 from jaxunlearn.engine import store
 
 SMALL = ["--calibration-runs", "12", "--evaluation-runs", "3", "--pool-size", "40", "--model", "linear", "--quiet"]
@@ -69,7 +69,7 @@ def test_the_population_is_not_the_run_directory(tmp_path, capsys):
 
 @pytest.mark.parametrize("words", [["audti"], ["reprot", "x"], ["--verison"]])
 def test_unknown_commands(capsys, words):
-    one_line(capsys, words, words[0], "Choose from: audit, bound, report")
+    one_line(capsys, words, words[0], f"Choose from: {', '.join(COMMANDS)}")
 
 
 @pytest.mark.parametrize(
