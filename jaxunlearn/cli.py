@@ -21,7 +21,7 @@ jaxunlearn {version}: find out whether a model has really forgotten.
   jaxunlearn audit DATASET [options]   train, unlearn and bound epsilon, for several methods
   jaxunlearn design [options]          write down which data are in which run, for runs in any framework
   jaxunlearn bound [options]           bound epsilon from scores that you have already
-  jaxunlearn convex [PROBLEM] [options]  audit certified unlearning on convex losses, certificate and truth beside
+  jaxunlearn convex [options]          audit certified unlearning on convex losses, beside certificate and truth
   jaxunlearn report DIR...             table, figures and one HTML page of finished run directories
 
 Each takes --help.

@@ -41,7 +41,9 @@ def _log_theta_up(epsilon: float, ratio: float) -> float:
     # log_ndtr(-x) has slope at most max(x, 0) + 1, and the argument itself is off by a few units of its largest term.
     first += unit * (high * (max(low, 0.0) + 1) + abs(first))
     second -= unit * (high * (high + 1) + epsilon)
-    return min(0.0, _log_difference(first, second))
+    # theta falls with epsilon, so the total variation (epsilon = 0) is a limit too: where the difference cancels, the better.
+    variation = math.erf(ratio / math.sqrt(8)) * (1 + unit)
+    return min(0.0, math.log(variation) if variation > 0 else -math.inf, _log_difference(first, second))
 
 
 def _bisect(holds: Callable[[float], bool], good: float, bad: float) -> float:
@@ -70,7 +72,7 @@ def gaussian_delta(sigma: float, epsilon: float, sensitivity: float) -> float:
     positive(sigma=sigma)
     non_negative(epsilon=epsilon, sensitivity=sensitivity)
     ratio = sensitivity / sigma
-    return math.exp(_log_theta_up(epsilon, ratio)) if ratio > 0 else 0.0
+    return min(1.0, math.nextafter(math.exp(_log_theta_up(epsilon, ratio)), 2.0)) if ratio > 0 else 0.0
 
 
 def gaussian_sigma(epsilon: float, delta: float, sensitivity: float) -> float:

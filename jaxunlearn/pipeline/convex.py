@@ -127,7 +127,7 @@ class Logistic:
     eta: float = 0.8
     """Probability of the right label of a retain point, in (0, 1)."""
     dimension: int = 2
-    """d, >= 1."""
+    """d, number of weights, >= 1."""
     retain_size: int = 1000
     """Retain points, >= 1."""
     forget_size: int = 50
@@ -152,13 +152,13 @@ class OutputPerturbation:
     """Projection and noise after linear regression (appendix I)."""
 
     clip_initial: float = 1.0
-    """C0, radius of the ball onto which the trained weights are projected, > 0; the paper does not say, its code has 1."""
+    """C0, radius of the ball onto which the trained weights are projected, > 0; the paper does not say which."""
     retain_size: int = 600
     """Retain points, >= 1."""
     forget_size: int = 400
     """Forget points, >= 1."""
     dimension: int = 2
-    """d, >= 1."""
+    """d, number of weights, >= 1."""
     slope: float = 0.5
     """eta, slope of the labels, > 0."""
     half_range: float = 10.0
@@ -500,7 +500,7 @@ def rho_sweep(
     varied = GRIDS[name] if grid is None else grid
     found = []
     for values in itertools.product(*varied.values()):
-        settings = dict(zip(varied, values))
+        settings: dict[str, Any] = dict(zip(varied, values))
         try:
             built = build(dataclasses.replace(problem, **settings), name, seed)
         except OutsideBox:

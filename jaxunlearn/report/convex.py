@@ -55,7 +55,8 @@ def _facts(record: ConvexRecord) -> str:
 def render(record: ConvexRecord) -> str:
     """The table of one problem for a terminal, like the audit paper's Table 2.
 
-    Bounds are rounded down; "exact" is the epsilon of the two Gaussians at hand, which no auditor can exceed.
+    Bounds are rounded down; "exact" is the epsilon of the two Gaussians at hand, which a bound at delta exceeds with
+    probability at most zeta.
     """
     return "\n".join([_headline(record), _facts(record), "", *_grid(*_rows(record)), "", *record.notes])
 

@@ -13,6 +13,7 @@ on the host, and importing it loads no JAX.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -126,8 +127,8 @@ def logistic_constants(regularisation: float, *, radius: float) -> Constants:
     positive(regularisation=regularisation, radius=radius)
     return Constants(
         strong_convexity=regularisation,
-        lipschitz=radius + min(radius, float(np.sqrt(2 * regularisation * np.log(2)))),
-        hessian_lipschitz=radius**3 / (6 * np.sqrt(3)),
+        lipschitz=radius + min(radius, math.sqrt(2 * regularisation * math.log(2))),
+        hessian_lipschitz=radius**3 / (6 * math.sqrt(3)),
     )
 
 

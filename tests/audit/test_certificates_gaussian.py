@@ -38,6 +38,11 @@ def test_sigma_is_that_of_sixty_digits_rounded_up(claim, exact):
 def test_tiny_delta_and_epsilon_lose_digits_on_the_safe_side():
     exact = 4122525.4027566016
     assert exact <= gaussian_sigma(1e-6, 1e-12, 1.0) <= exact * (1 + 1e-6)
+    for epsilon in (0.0, 5e-324, 1e-30):  # then delta is the total variation, erf(1 / (sigma sqrt(8)))
+        assert gaussian_sigma(epsilon, 1e-16, 1.0) == pytest.approx(1 / (math.sqrt(2 * math.pi) * 1e-16), rel=1e-12)
+        assert 0 < gaussian_sigma(epsilon, 1e-300, 1.0) < math.inf
+    with pytest.raises(InputError, match="rescale"):
+        gaussian_sigma(0.0, 1e-300, 1e100)
 
 
 @pytest.mark.parametrize(("epsilon", "ratio"), [*itertools.product((0.0, 0.3, 2.0, 9.0), (0.2, 1.0, 4.0))])
