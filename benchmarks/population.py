@@ -1,6 +1,6 @@
 """Training throughput of a population of runs against PyTorch, both sides in one session.
 
-Command: ``python benchmarks/population.py [--json FILE] [--models mlp cnn tinynet] [--runs 16 64] [--rounds 5]``
+Command: ``python benchmarks/population.py [--json FILE] [--models mlp cnn tinynet lstm] [--runs 16 64] [--rounds 5]``
 
 Ours: the engine's own training phase (one-cycle SGD with weight decay, rows gathered by index) on all CPU cores. Peer: the
 usual PyTorch loop with the same architecture, batches and optimiser, once in one process with two threads, once as two
@@ -19,16 +19,20 @@ import time
 
 import numpy as np
 
-BATCH = {"mlp": 64, "cnn": 64, "tinynet": 32}
-CLASSES = {"mlp": 10, "cnn": 10, "tinynet": 100}
-SHAPES = {"mlp": (8, 8, 1), "cnn": (8, 8, 1), "tinynet": (32, 32, 3)}
-EXAMPLES = {"mlp": 1300, "cnn": 1300, "tinynet": 256}
-TORCH_STEPS = {"mlp": 1500, "cnn": 400, "tinynet": 10}
-OUR_EPOCHS = {"mlp": 40, "cnn": 6, "tinynet": 1}
+BATCH = {"mlp": 64, "cnn": 64, "tinynet": 32, "lstm": 64}
+CLASSES = {"mlp": 10, "cnn": 10, "tinynet": 100, "lstm": 100}
+SHAPES = {"mlp": (8, 8, 1), "cnn": (8, 8, 1), "tinynet": (32, 32, 3), "lstm": (80,)}
+EXAMPLES = {"mlp": 1300, "cnn": 1300, "tinynet": 256, "lstm": 256}
+TORCH_STEPS = {"mlp": 1500, "cnn": 400, "tinynet": 10, "lstm": 10}
+OUR_EPOCHS = {"mlp": 40, "cnn": 6, "tinynet": 1, "lstm": 1}
+FOUR_RUNS = ("tinynet", "lstm")  # a step takes long enough that more runs would only take longer
 
 
 def arrays(model: str) -> tuple[np.ndarray, np.ndarray]:
-    """Digits for the small models, noise of CIFAR's shape for TinyNet: speed does not depend on the pixels."""
+    """Digits for the small models, noise of CIFAR's or a text's shape for the others: speed does not depend on it."""
+    if model == "lstm":
+        ids = np.random.default_rng(0).integers(0, CLASSES[model], (EXAMPLES[model], 81)).astype(np.int32)
+        return ids[:, :-1], ids[:, 1:]
     if model == "tinynet":
         rng = np.random.default_rng(0)
         x = rng.normal(size=(EXAMPLES[model], *SHAPES[model])).astype(np.float32)
@@ -47,6 +51,20 @@ def torch_model(model: str):
     """The same architecture in PyTorch."""
     from torch import nn
 
+    class Characters(nn.Module):
+        """Logits [b, classes, t], as PyTorch's loss wants them."""
+
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(100, 8)
+            self.lstm = nn.LSTM(8, 256, num_layers=2, batch_first=True)
+            self.dense = nn.Linear(256, 100)
+
+        def forward(self, x):
+            return self.dense(self.lstm(self.embedding(x))[0]).transpose(1, 2)
+
+    if model == "lstm":
+        return Characters()
     if model == "mlp":
         layers = [nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)]
     elif model == "cnn":
@@ -71,7 +89,8 @@ def torch_worker(model: str, threads: int, requests, answers) -> None:
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     x, y = arrays(model)
-    x, y = torch.from_numpy(x).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(y).long()
+    x, y = torch.from_numpy(x), torch.from_numpy(y).long()
+    x = x.long() if model == "lstm" else x.permute(0, 3, 1, 2).contiguous()
     network = torch_model(model)
     steps, batch = TORCH_STEPS[model], BATCH[model]
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, weight_decay=5e-4)
@@ -136,7 +155,6 @@ class Ours:
         from jaxunlearn.engine import plan as planning
         from jaxunlearn.engine.population import Engine, Runs, members
         from jaxunlearn.engine.train import Examples, Sizes, total_steps
-        from jaxunlearn.pipeline.task import make_model
         from jaxunlearn.unlearn import base
 
         x, y = arrays(model)
@@ -203,7 +221,7 @@ def main() -> None:
     for model in options.models:
         loop = TorchPeer(model, processes=1, threads=options.threads)
         pair = TorchPeer(model, processes=options.threads, threads=1)
-        for runs in options.runs if model != "tinynet" else [min(options.runs[0], 4)]:
+        for runs in options.runs if model not in FOUR_RUNS else [min(options.runs[0], 4)]:
             ours = Ours(model, runs, options.width)
             samples: dict[str, list[float]] = {"ours": [], "torch": [], "torch_processes": []}
             for _ in range(options.rounds):

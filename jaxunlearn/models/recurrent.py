@@ -45,7 +45,7 @@ def _scan_steps(projected, kernel):
         hidden = outward * jnp.tanh(cell)
         return (hidden, cell), (hidden, gates, cell)
 
-    zeros = jnp.zeros((projected.shape[1], kernel.shape[0]), projected.dtype)
+    zeros = jnp.zeros_like(projected[0, :, : kernel.shape[0]])  # like: under shard_map it must vary where the inputs do
     return lax.scan(step, (zeros, zeros), projected)[1]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 from jax import lax
+from jax.sharding import PartitionSpec as P
 
 from jaxunlearn._validate import InputError
 from jaxunlearn.models import recurrent
@@ -126,9 +127,10 @@ def layer_loss(form, x, *weights):
     return jnp.mean(jnp.square(recurrent.lstm_layer(x, *weights, form=form) - 1.0))
 
 
-@pytest.mark.parametrize("mapped", ["vmap", "map"])
+@pytest.mark.parametrize("mapped", ["vmap", "map", "shard_map"])
 def test_descent_of_several_runs_inside_a_loop(mapped):
-    runs = [np.stack([a, 2 * a, -a]) for a in LAYER]
+    runs = [np.stack([a, 2 * a, -a, 3 * a]) for a in LAYER]
+    mesh = jax.make_mesh((2,), ("runs",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
 
     def descend(form):
         gradient = jax.grad(functools.partial(layer_loss, form), (0, 1, 2, 3))
@@ -136,7 +138,10 @@ def test_descent_of_several_runs_inside_a_loop(mapped):
         def one(arguments):
             return lax.fori_loop(0, 3, lambda _, a: [v - g for v, g in zip(a, gradient(*a))], arguments)
 
-        return jax.jit(jax.vmap(one) if mapped == "vmap" else lambda r: lax.map(one, r))(runs)
+        over_runs = jax.vmap(one) if mapped == "vmap" else functools.partial(lax.map, one)
+        if mapped == "shard_map":  # as the engine spreads runs over devices
+            over_runs = jax.shard_map(over_runs, mesh=mesh, in_specs=(P("runs"),), out_specs=P("runs"))
+        return jax.jit(over_runs)(runs)
 
     assert_close(descend("hoisted"), descend("plain"))
 
