@@ -155,6 +155,7 @@ class Ours:
         from jaxunlearn.engine import plan as planning
         from jaxunlearn.engine.population import Engine, Runs, members
         from jaxunlearn.engine.train import Examples, Sizes, total_steps
+        from jaxunlearn.pipeline.task import make_model
         from jaxunlearn.unlearn import base
 
         x, y = arrays(model)
