@@ -304,6 +304,7 @@ def method_directory_name(name: str) -> str:
 _SMALL_METHODS = Methods(
     clipping=Clipping(sigma=0.05, epochs=30, descent=SGD(peak=0.3)),
     clipping_uncertified=Clipping(epsilon=None, clip=5.0, sigma=1e-4, epochs=30, descent=SGD(peak=0.3)),
+    hessian=Hessian(samples=2, depth=200, scale=50.0),
 )
 # At the paper's 1e-3 ascent and IDA do next to nothing on digits; at .02 IDA ruins a model of CIFAR-10.
 _DIGITS_METHODS = dataclasses.replace(_SMALL_METHODS, ascent=Ascent(learning_rate=0.02), ida=IDA(learning_rate=0.02))

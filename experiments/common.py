@@ -1,0 +1,127 @@
+"""What the experiments share: run audits into a folder, collect one row a method, print them and write results.json."""
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxunlearn.cli import _host_devices
+from jaxunlearn.config import Audit
+from jaxunlearn.records import BoundRecord, read_json, write_json
+
+Audits = Mapping[str, Audit]
+Row = dict[str, Any]
+
+LIMITS = "nats; every bound is rounded down, and holds with confidence 1 - zeta by itself"
+
+
+def runs_folder() -> Path:
+    """Where run directories go; the same command resumes and reuses them."""
+    return Path(os.environ.get("JAXUNLEARN_RUNS", "runs")) / "experiments"
+
+
+def run(name: str, config: Audit) -> list[BoundRecord]:
+    """Runs or resumes one audit; its trained models are shared by all audits of the same ``population``."""
+    from jaxunlearn.pipeline import audit
+
+    folder = runs_folder() / name
+    population = folder / "population" if config.population is None else runs_folder() / config.population
+    folders = audit.run(dataclasses.replace(config, out=folder, population=population))
+    return [BoundRecord.from_json(read_json(path / "bound.json")) for path in folders]
+
+
+def down(value: float, digits: int = 2) -> float:
+    """A lower bound, rounded down."""
+    scale = 10**digits
+    return int(value * scale + 1e-9) / scale
+
+
+def row(label: str, record: BoundRecord) -> Row:
+    """One method's line of a table."""
+    return {
+        "setting": label,
+        "method": record.method,
+        "epsilon": down(record.epsilon),
+        "statistic": record.statistic,
+        "ceiling": down(record.ceiling, 1),
+        "paper_mean": down(record.paper_mean),
+        "paper_median": down(record.paper_median),
+        "proven": None if record.certificate is None else record.certificate["epsilon"],
+        "m": record.m,
+        "L": record.evaluation_runs,
+        "runs": record.calibration_runs + record.evaluation_runs,
+        "delta": record.delta,
+        "accuracy": {name: round(value["mean"], 4) for name, value in record.accuracy.items()},
+    }
+
+
+def table(rows: list[Row], columns: Mapping[str, Callable[[Row], Any]]) -> str:
+    """A Markdown table."""
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    for one in rows:
+        cells = [column(one) for column in columns.values()]
+        lines.append("| " + " | ".join("–" if cell is None else str(cell) for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def percent(one: Row) -> str:
+    """Retain / forget / unseen / test accuracy."""
+    found = [one["accuracy"].get(name) for name in ("retain", "forget", "unseen", "test")]
+    return " / ".join("–" if value is None else f"{100 * value:.1f}" for value in found)
+
+
+COLUMNS: dict[str, Callable[[Row], Any]] = {
+    "setting": lambda r: r["setting"],
+    "method": lambda r: r["method"],
+    "ε ≥": lambda r: r["epsilon"],
+    "paper's bound": lambda r: r["paper_mean"],
+    "proven ε ≤": lambda r: r["proven"],
+    "ceiling": lambda r: r["ceiling"],
+    "retain / forget / unseen / test, %": percent,
+}
+
+
+def main(
+    file: str,
+    small: Audits,
+    paper: Audits,
+    columns: Mapping[str, Callable[[Row], Any]] = COLUMNS,
+    collect: Callable[[str, BoundRecord], list[Row]] = lambda label, record: [row(label, record)],
+) -> None:
+    """The command of an experiment: ``python experiments/NAME/run.py [--paper] [--only LABEL ...]``.
+
+    Args:
+        file: The caller's ``__file__``.
+        small: Presets that were run here; results.json holds their rows.
+        paper: The paper's settings, for an accelerator; their rows go to results-paper.json.
+        columns: What is printed.
+        collect: The rows of one audited method.
+    """
+    parser = argparse.ArgumentParser(description=f"Presets: {', '.join(small)}; with --paper: {', '.join(paper)}.")
+    parser.add_argument("--paper", action="store_true", help="the paper's settings: one accelerator, hours")
+    parser.add_argument("--only", nargs="+", default=None, help="some of the presets; nothing is written then")
+    chosen = parser.parse_args()
+    folder = Path(file).parent
+    _host_devices()
+    audits = paper if chosen.paper else small
+    rows, began = [], time.perf_counter()
+    for label, config in audits.items():
+        if chosen.only is None or label in chosen.only:
+            for record in run(f"{folder.name}/{label}", config):
+                rows += collect(label, record)
+    print(table(rows, columns))
+    if chosen.only is None:
+        import jax
+
+        facts = {
+            "machine": f"{jax.device_count()} x {jax.devices()[0].device_kind}, {os.cpu_count()} cores, {platform.machine()}",
+            "seconds": round(time.perf_counter() - began, 1),
+            "unit": LIMITS,
+        }
+        write_json(folder / ("results-paper.json" if chosen.paper else "results.json"), facts | {"rows": rows})
+        print(f"\n{json.dumps(facts)}")
