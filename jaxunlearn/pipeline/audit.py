@@ -55,7 +55,7 @@ class Bar:
         if self._line:
             print(f"{label:<22} {runs:,} runs of {steps:,} steps", file=sys.stderr)
 
-    def chunk(self, runs: int, parts: int = 1) -> Callable[[float], None]:
+    def chunk(self, runs: int, parts: float = 1) -> Callable[[float], None]:
         """A callback for one chunk of ``runs`` runs whose work comes in ``parts`` phases."""
 
         def move(share: float) -> None:
@@ -78,8 +78,9 @@ class Bar:
             self._bar.n += runs
             self._bar.refresh()
 
-    def close(self) -> None:
-        """Ends the bar's line."""
+    def close(self, runs: int | None = None) -> None:
+        """Ends the bar's line; ``runs`` says how many there were, if fewer than planned."""
+        self._runs = self._runs if runs is None else runs
         self._bar.close()
         if self._line:
             seconds = time.perf_counter() - self._began
@@ -108,6 +109,10 @@ def run(config: configuration.Audit) -> list[Path]:
     task = build(config)
     unlearners = {name: make_unlearner(task, name, factory) for name, (factory, _) in methods.items()}
     with store.exclusive(directory):
+        if config.is_sequential:
+            from jaxunlearn.pipeline import sequential  # which is made of the stages below
+
+            return sequential.run(task, methods, unlearners, plan, began)
         return _run(task, methods, unlearners, plan, began)
 
 
@@ -118,6 +123,34 @@ def _run(
     plan: Preregistration,
     began: float,
 ) -> list[Path]:
+    config, directory = task.config, task.config.directory
+    manifest = open_run(task, plan)
+    trained, population = train_population(task)
+    notes = other_looks(config, plan)
+    folders = []
+    for name, (_, identity) in methods.items():
+        folder = open_method(directory, name, identity)
+        folders.append(folder)
+        if not (folder / "bound.json").exists():
+            unlearner = unlearners[name]
+            scores, seconds = unlearn_and_score(task, name, unlearner, trained, folder)
+            seconds |= {"train": population["seconds"]}
+            record = bound(task, name, unlearner, scores, plan, seconds, folder, notes)
+            with store.disk_errors(folder):
+                records.write_json(folder / "bound.json", record.to_json())
+            shutil.rmtree(folder / "chunks", ignore_errors=True)
+    table = task.runs
+    runs = {name: int(np.sum(table.roles == role)) for role, name in enumerate(records.ROLE_NAMES)}
+    close_run(task, manifest, runs=runs, population=population, began=began)
+    return folders
+
+
+def open_run(task: Task, plan: Preregistration) -> dict[str, Any]:
+    """Writes the manifest and signs.npz, or holds the directory to what it was begun with.
+
+    Raises:
+        InputError: The directory holds another configuration or preregistration.
+    """
     config, directory = task.config, task.config.directory
     facts = {
         "title": config.dataset,
@@ -132,29 +165,35 @@ def _run(
     table = task.runs
     with store.disk_errors(directory):
         records.write_npz(directory / "signs.npz", signs=table.signs, roles=table.roles, indices=table.indices)
-    trained, population = train_population(task)
-    others = store.register(config.population_directory / "preregistrations.json", plan.to_json())
-    notes = [
-        f"These evaluation runs were bounded under another preregistration before ({_terms(other, plan)}); "
+    return manifest
+
+
+def other_looks(config: configuration.Audit, plan: Preregistration) -> list[str]:
+    """Registers the preregistration with the population; notes on other ones under which it was bounded before."""
+    terms = {name: value for name, value in plan.to_json().items() if name not in plan.may_change}
+    others = store.register(config.population_directory / "preregistrations.json", terms)
+    return [
+        f"These evaluation runs were bounded under another preregistration before ({'; '.join(store.differences(other, terms))}); "
         "unless it was fixed beforehand that this one counts, it is exploratory."
         for other in others
     ]
-    folders = []
-    for name, (_, identity) in methods.items():
-        folder = directory / configuration.method_directory_name(name)
-        with store.disk_errors(folder):
-            if not (folder / "bound.json").exists() and not (folder / "chunks").exists():
-                (folder / "method.json").unlink(missing_ok=True)  # nothing was computed with it: it binds nobody
-        store.open_manifest(folder, "method.json", identity)
-        folders.append(folder)
-        if not (folder / "bound.json").exists():
-            unlearner = unlearners[name]
-            scores, seconds = unlearn_and_score(task, name, unlearner, trained, folder)
-            seconds |= {"train": population["seconds"]}
-            record = bound(task, name, unlearner, scores, plan, seconds, folder, notes)
-            with store.disk_errors(folder):
-                records.write_json(folder / "bound.json", record.to_json())
-            shutil.rmtree(folder / "chunks", ignore_errors=True)
+
+
+def open_method(directory: Path, name: str, identity: dict[str, Any]) -> Path:
+    """The method's folder, held to the hyperparameters that its results were computed with."""
+    folder = directory / configuration.method_directory_name(name)
+    with store.disk_errors(folder):
+        if not (folder / "bound.json").exists() and not (folder / "chunks").exists():
+            (folder / "method.json").unlink(missing_ok=True)  # nothing was computed with it: it binds nobody
+    store.open_manifest(folder, "method.json", identity)
+    return folder
+
+
+def close_run(
+    task: Task, manifest: dict[str, Any], *, runs: dict[str, int], population: dict[str, Any], began: float
+) -> None:
+    """Adds to the manifest what is known once all methods are done."""
+    config, directory = task.config, task.config.directory
     device = task.engine.mesh.devices.flat[0]
     with store.disk_errors(directory):
         records.write_json(
@@ -162,18 +201,12 @@ def _run(
             manifest
             | {
                 "device": f"{task.engine.mesh.devices.size} x {device.device_kind} ({device.platform})",
-                "runs": {name: int(np.sum(table.roles == role)) for role, name in enumerate(records.ROLE_NAMES)},
+                "runs": runs,
                 "methods": sorted({*manifest.get("methods", []), *config.methods}, key=_order(config)),
                 "population": population,
                 "wall_seconds": round(manifest.get("wall_seconds", 0.0) + time.perf_counter() - began, 1),
             },
         )
-    return folders
-
-
-def _terms(other: dict[str, Any], plan: Preregistration) -> str:
-    """What another preregistration has differently."""
-    return "; ".join(store.differences(other, plan.to_json()))
 
 
 def _order(config):
@@ -196,7 +229,8 @@ def train_population(task: Task) -> tuple["Population", dict[str, Any]]:
         return _train_population(task)
 
 
-def _train_population(task: Task) -> tuple["Population", dict[str, Any]]:
+def open_population(task: Task) -> tuple["Population", dict[str, Any]]:
+    """The population on disk, held to the training it was begun with, and its manifest."""
     directory = task.config.population_directory
     plan = task.engine.plan
     identity = configuration.training_identity(task.config) | {
@@ -204,7 +238,12 @@ def _train_population(task: Task) -> tuple["Population", dict[str, Any]]:
         "runs_per_chunk": plan.runs_per_chunk,
     }
     manifest = store.open_manifest(directory, "manifest.json", identity)
-    population = Population(task, store.ParamsStore(directory))
+    return Population(task, store.ParamsStore(directory)), manifest
+
+
+def _train_population(task: Task) -> tuple["Population", dict[str, Any]]:
+    directory = task.config.population_directory
+    population, manifest = open_population(task)
     phase = task.info.train_phase("train")
     run_phase = task.engine.phase_runner(phase, 0)
     bar = Bar("train", len(task.runs), total_steps(phase, task.engine.sizes), task.config.quiet)
@@ -215,8 +254,7 @@ def _train_population(task: Task) -> tuple["Population", dict[str, Any]]:
         if population.store.done(number):
             bar.skip(runs)
             continue
-        params = run_phase(task.chunk(rows, stage=TRAINING), task.initial(rows), bar.chunk(runs))
-        population.save(number, rows, params)
+        train_chunk(task, run_phase, population, number, bar.chunk(runs))
         trained += runs
     bar.close()
     seconds = manifest.get("seconds", 0.0) + (time.perf_counter() - began if trained else 0.0)
@@ -225,6 +263,18 @@ def _train_population(task: Task) -> tuple["Population", dict[str, Any]]:
             records.write_json(directory / "manifest.json", manifest | {"seconds": seconds})
     facts = {"seconds": round(seconds, 1), "trained_runs": trained, "reused_runs": len(task.runs) - trained}
     return population, facts
+
+
+def train_chunk(
+    task: Task,
+    run_phase: Callable[[Runs, Params, Progress | None], Params],
+    population: "Population",
+    number: int,
+    progress: Progress,
+) -> None:
+    """Trains the models of one chunk and writes them."""
+    rows = task.chunks[number]
+    population.save(number, rows, run_phase(task.chunk(rows, stage=TRAINING), task.initial(rows), progress))
 
 
 class Population:
@@ -279,24 +329,43 @@ def unlearn_and_score(
     parts: list[dict[str, np.ndarray]] = []
     for number, rows in enumerate(task.chunks):
         runs = rows.stop - rows.start
-        path = folder / "chunks" / f"chunk-{number:05d}.npz"
-        part = store.read_chunk(path)
-        if part is not None and np.array_equal(part.get("rows", ()), (rows.start, rows.stop)):
+        part = read_scores(task, folder, number)
+        if part is not None:
             bar.skip(runs)
-            parts.append(part)
-            continue
-        part = _unlearn_chunk(task, unlearner, runners, population, number, salt, bar.chunk(runs, max(1, len(runners))))
-        part["rows"] = np.array([rows.start, rows.stop])  # another chunk size numbers the chunks differently
-        with store.disk_errors(folder):
-            records.write_npz(path, **part)
+        else:
+            progress = bar.chunk(runs, max(1, len(runners)))
+            part = unlearn_chunk(task, unlearner, runners, population, number, salt, progress)
+            write_scores(task, folder, number, part)
         parts.append(part)
     bar.close()
-    whole = {key: np.concatenate([part[key] for part in parts]) for key in parts[0] if key not in ("seconds", "rows")}
+    return collect(task, parts, len(task.runs))
+
+
+def read_scores(task: Task, folder: Path, number: int) -> dict[str, np.ndarray] | None:
+    """A finished chunk of scores, or None."""
+    rows = task.chunks[number]
+    part = store.read_chunk(folder / "chunks" / f"chunk-{number:05d}.npz")
+    # Another chunk size numbers the chunks differently.
+    same = part is not None and np.array_equal(part.get("rows", ()), (rows.start, rows.stop))
+    return part if same else None
+
+
+def write_scores(task: Task, folder: Path, number: int, part: dict[str, np.ndarray]) -> None:
+    """Writes a finished chunk of scores."""
+    rows = task.chunks[number]
+    with store.disk_errors(folder):
+        records.write_npz(folder / "chunks" / f"chunk-{number:05d}.npz", **part, rows=np.array([rows.start, rows.stop]))
+
+
+def collect(task: Task, parts: Sequence[dict[str, np.ndarray]], runs: int) -> tuple[ScoreRecord, dict[str, float]]:
+    """The scores of the first ``runs`` runs from their chunks, and the seconds spent by stage."""
+    names = [key for key in parts[0] if key not in ("seconds", "rows")]
+    whole = {key: np.concatenate([part[key] for part in parts])[:runs] for key in names}
     table = task.runs
     scores = ScoreRecord(
-        signs=table.signs,
-        roles=table.roles,
-        indices=table.indices,
+        signs=table.signs[:runs],
+        roles=table.roles[:runs],
+        indices=table.indices[:runs],
         scores=whole["scores"],
         accuracy={key: whole[f"accuracy_{key}"] for key in _ACCURACIES},
         failed=whole["failed"],
@@ -305,7 +374,7 @@ def unlearn_and_score(
     return scores, {"unlearn": float(seconds[0]), "score": float(seconds[1])}
 
 
-def _unlearn_chunk(
+def unlearn_chunk(
     task: Task,
     unlearner: Unlearner,
     runners: Sequence[Callable[[Runs, Params, Progress | None], Params]],
@@ -350,10 +419,12 @@ def preregister(config: configuration.Audit) -> Preregistration:
         config.predictor,
         m=config.m,
         batch_size=config.candidate_batch_size,
-        L=config.evaluation_runs,
+        L=config.most_runs - config.warmup if config.is_sequential else config.evaluation_runs,
         zeta=config.zeta,
-        delta=config.delta,
-        r=config.r,
+        delta=config.audited_delta,
+        r=None if config.is_sequential else config.r,
+        warmup=config.warmup if config.is_sequential else None,
+        claim_epsilon=config.claim_epsilon,
     )
 
 

@@ -43,7 +43,7 @@ def make_model(name: str, input_shape: tuple[int, ...], classes: int, *, width: 
 
 @dataclasses.dataclass(frozen=True)
 class RunTable:
-    """All runs of an audit, evaluation runs first.
+    """All runs of an audit, evaluation runs first (in a sequential audit warm-up runs first, then in order of time).
 
     Attributes:
         signs: [R, m] int8; evaluation rows are independent and uniform, calibration rows may be designed.
@@ -86,6 +86,23 @@ def make_runs(key: PRNGKeyArray, *, m: int, evaluation: int, calibration: int, d
     if designed_rows is not None:
         table[evaluation:] = designed_rows
     return RunTable(table, roles, indices)
+
+
+def make_sequential_runs(key: PRNGKeyArray, *, m: int, warmup: int, runs: int) -> RunTable:
+    """Draws the sign vectors of a sequential audit: designed ones for the warm-up, independent ones from then on.
+
+    Args:
+        key: Key of the signs.
+        m: Candidate batches.
+        warmup: Runs that only teach the attack; their role is CALIBRATION.
+        runs: Runs in all; the first ones do not depend on it.
+    """
+    count = max(runs - warmup, 0)
+    roles = np.repeat(np.array([CALIBRATION, EVALUATION], np.int8), [warmup, count])
+    indices = np.concatenate([np.arange(warmup), np.arange(count)])
+    drawn = np.array(jax.vmap(lambda k: signs.balanced_signs(k, m))(run_keys(key, roles, indices)))
+    drawn[:warmup] = signs.spread_signs(jax.random.fold_in(key, CALIBRATION), m, warmup)
+    return RunTable(drawn, roles, indices)
 
 
 def check_calibration(table: RunTable) -> None:
@@ -194,16 +211,23 @@ def build(config: configuration.Audit, devices=None) -> Task:
     root = jax.random.key(config.seed)
     m, batch_size = config.m, config.candidate_batch_size
     split = splits.make_split(jax.random.fold_in(root, _SPLIT), data.y, m=m, batch_size=batch_size, kind=config.split)
-    runs = make_runs(
-        jax.random.fold_in(root, _SIGNS),
-        m=m,
-        evaluation=config.evaluation_runs,
-        calibration=config.calibration_runs,
-        designed=config.predictor != "batchwise",
-    )
-    check_calibration(runs)
     mesh = planning.make_mesh(devices)
-    plan = planning.choose(mesh, len(runs), width=config.width, runs_per_chunk=config.runs_per_chunk)
+    signs_key = jax.random.fold_in(root, _SIGNS)
+    if config.is_sequential:
+        plan = planning.choose_open(mesh, width=config.width, runs_per_chunk=config.runs_per_chunk)
+        whole_chunks = plan.runs_per_chunk * -(-config.most_runs // plan.runs_per_chunk)
+        runs = make_sequential_runs(signs_key, m=m, warmup=config.warmup, runs=whole_chunks)
+        check_calibration(runs)
+    else:
+        runs = make_runs(
+            signs_key,
+            m=m,
+            evaluation=config.evaluation_runs,
+            calibration=config.calibration_runs,
+            designed=config.predictor != "batchwise",
+        )
+        check_calibration(runs)
+        plan = planning.choose(mesh, len(runs), width=config.width, runs_per_chunk=config.runs_per_chunk)
     rows = np.concatenate([split.retain, split.pool])
     sizes = Sizes(retain=split.retain.size, pool=split.pool.size, forget=(m // 2) * batch_size)
     engine = Engine(
