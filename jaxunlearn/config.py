@@ -13,6 +13,7 @@ import tyro
 
 from jaxunlearn import _validate
 from jaxunlearn._validate import InputError
+from jaxunlearn.audit.preregistration import WARMUP_RUNS
 from jaxunlearn.types import TaskInfo, Unlearner
 from jaxunlearn.unlearn.ascent import IDA, Ascent
 from jaxunlearn.unlearn.base import OneCycleSGD
@@ -84,7 +85,7 @@ class Audit:
     """Attack every run after the warm-up with what the runs before it taught: a bound at every run count at once. At most
     calibration_runs + evaluation_runs runs in all; a larger number goes on where the audit ended."""
     warmup_runs: int | None = None
-    """Sequential audits: first runs, which only teach the attack. Default: 6."""
+    """Sequential audits: first runs, which only teach the attack. Default: 4."""
     model: Literal["linear", "mlp", "cnn", "tinynet"] = "mlp"
     """Architecture."""
     split: Literal["uniform", "adversarial"] = "uniform"
@@ -179,7 +180,7 @@ class Audit:
     @property
     def warmup(self) -> int:
         """Warm-up runs of a sequential audit."""
-        return 6 if self.warmup_runs is None else self.warmup_runs
+        return WARMUP_RUNS if self.warmup_runs is None else self.warmup_runs
 
     @property
     def most_runs(self) -> int:

@@ -172,10 +172,11 @@ def other_looks(config: configuration.Audit, plan: Preregistration) -> list[str]
     """Registers the preregistration with the population; notes on other ones under which it was bounded before."""
     terms = {name: value for name, value in plan.to_json().items() if name not in plan.may_change}
     others = store.register(config.population_directory / "preregistrations.json", terms)
+    changes = ["; ".join(store.differences(other, terms)) for other in others]
     return [
-        f"These evaluation runs were bounded under another preregistration before ({'; '.join(store.differences(other, terms))}); "
+        f"These evaluation runs were bounded under another preregistration before ({change}); "
         "unless it was fixed beforehand that this one counts, it is exploratory."
-        for other in others
+        for change in changes
     ]
 
 

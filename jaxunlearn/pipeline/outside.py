@@ -11,10 +11,11 @@ import numpy as np
 
 from jaxunlearn import records
 from jaxunlearn._validate import InputError, require
-from jaxunlearn.audit import design
-from jaxunlearn.audit.preregistration import Preregistration
+from jaxunlearn.audit import design, validity
+from jaxunlearn.audit.preregistration import WARMUP_RUNS, Preregistration
 from jaxunlearn.engine import store
 from jaxunlearn.pipeline import bounding
+from jaxunlearn.pipeline.anytime import AnytimeTest, check_reachable
 from jaxunlearn.records import CALIBRATION, EVALUATION, BoundRecord, ScoreRecord
 
 
@@ -22,7 +23,8 @@ from jaxunlearn.records import CALIBRATION, EVALUATION, BoundRecord, ScoreRecord
 class Bound:
     """Bound epsilon from sign vectors and scores that you have.
 
-    Give --signs with one of: --scores and --calibration; --scores, --in-scores and --out-scores; --llr.
+    Give --signs with one of: --scores and --calibration; --scores, --in-scores and --out-scores; --llr; or, with
+    --sequential, rows in the order of time and --scores or --llr.
     """
 
     signs: Path
@@ -37,6 +39,13 @@ class Bound:
     """The same of models that had no candidate; goes with --in-scores."""
     llr: Path | None = None
     """Log-likelihood ratios [runs, m] of evaluation runs, in place of scores: npy, npz (array llr) or CSV."""
+    sequential: bool = False
+    """Rows are runs in the order of time, each attacked with what the rows before it taught: a bound at every number of
+    runs at once. With --llr all rows are evaluation runs, whose ratios you made from the runs before each."""
+    warmup: int | None = None
+    """Sequential: first rows of --scores, which only teach the attack. Default: 4."""
+    claim_epsilon: float | None = None
+    """Sequential: say whether, and after how many runs, the claim "(epsilon, delta)-certified" is falsified."""
     failed_runs: tuple[int, ...] = ()
     """Rows of evaluation runs (from 0, among the evaluation runs) that failed twice; each counts as p = 1."""
     variance: Literal["pooled", "per_example"] = "pooled"
@@ -147,6 +156,12 @@ def run(chosen: Bound) -> BoundRecord:
     require(signs.ndim == 2, f"Expected signs of shape [runs, m], got {signs.shape}.")
     signs = design.check_signs(signs)
     m = signs.shape[1]
+    if chosen.sequential:
+        return _sequential(chosen, signs)
+    require(
+        chosen.warmup is None and chosen.claim_epsilon is None,
+        "Expected --sequential beside --warmup and --claim-epsilon; a claim is tested run by run.",
+    )
     require(
         {name for name in ("calibration", *_FILES[1:]) if getattr(chosen, name) is not None}
         in ({"scores", "calibration"}, {"scores", "in_scores", "out_scores"}, {"llr"}),
@@ -183,21 +198,120 @@ def run(chosen: Bound) -> BoundRecord:
             f"the first evaluation run. Definition {chosen.definition} is as you stated it (--definition)."
         ],
     )
-    if chosen.out is not None:
-        folder = chosen.out / chosen.name
-        facts = {"title": chosen.name, "preregistration": plan.to_json()}
-        store.open_manifest(chosen.out, "manifest.json", _identity(chosen), **facts)
-        with store.disk_errors(folder):
-            records.write_npz(folder / "evaluation.npz", **evaluated)
-            if scores is not None:
-                scores.save(folder / "scores.npz")
-            records.write_json(folder / "bound.json", record.to_json())
+    _write(chosen, plan, record, evaluated, scores)
     return record
+
+
+def _write(
+    chosen: Bound,
+    plan: Preregistration,
+    record: BoundRecord,
+    evaluated: dict[str, np.ndarray],
+    scores: ScoreRecord | None,
+) -> None:
+    """With ``out``, writes the records."""
+    if chosen.out is None:
+        return
+    folder = chosen.out / chosen.name
+    facts = {"title": chosen.name, "preregistration": plan.to_json()}
+    store.open_manifest(chosen.out, "manifest.json", _identity(chosen), **facts)
+    with store.disk_errors(folder):
+        records.write_npz(folder / "evaluation.npz", **evaluated)
+        if scores is not None:
+            scores.save(folder / "scores.npz")
+        records.write_json(folder / "bound.json", record.to_json())
+
+
+def _sequential(chosen: Bound, signs: np.ndarray) -> BoundRecord:
+    """The any-time bound from rows in the order of time."""
+    given = {name for name in ("calibration", *_FILES[1:]) if getattr(chosen, name) is not None}
+    require(
+        given in ({"scores"}, {"llr"}),
+        "Expected --sequential with --scores or --llr alone: every row after the --warmup is evaluated, then calibrates.",
+    )
+    require(
+        chosen.llr is None or chosen.warmup is None,
+        f"Expected no warmup={chosen.warmup} with --llr, whose rows are all evaluation runs; leave the warm-up rows out.",
+    )
+    warmup = 0 if chosen.llr is not None else WARMUP_RUNS if chosen.warmup is None else chosen.warmup
+    runs = signs.shape[0] - warmup
+    require(
+        0 <= warmup < signs.shape[0],
+        f"Expected 0 <= warmup={warmup} < {signs.shape[0]} rows of signs, so that some are left for evaluation.",
+    )
+    for row in chosen.failed_runs:
+        require(0 <= row < runs, f"Expected failed_runs within 0..{runs - 1}, got {row}.")
+    failed = np.isin(np.arange(runs), chosen.failed_runs)
+    scores = None if chosen.llr is not None else _sequential_scores(chosen, signs, warmup)
+    validity.check_evaluation_signs(signs[warmup:])
+    validity.check_separate(
+        calibration_ids=range(warmup),
+        evaluation_ids=range(warmup, signs.shape[0]),
+        calibration_signs=signs[:warmup],
+        evaluation_signs=signs[warmup:],
+    )
+    plan = Preregistration.default(
+        "batchwise",
+        m=signs.shape[1],
+        batch_size=1 if scores is None else scores.scores.shape[2],
+        L=runs,
+        zeta=chosen.zeta,
+        delta=chosen.delta,
+        warmup=warmup,
+        claim_epsilon=chosen.claim_epsilon,
+    )
+    check_reachable(plan)
+    test = AnytimeTest(plan, variance=chosen.variance)
+    if scores is None:
+        for llr, row, lost in zip(_read_llr(chosen, signs), signs, failed):
+            test.judge(llr, row, failed=bool(lost))
+        attack = "the ratios of every run were made from the runs before it alone"
+    else:
+        for values, row in zip(scores.scores[:warmup], signs):
+            test.teach(values, row)
+        for values, row, lost in zip(scores.scores[warmup:], signs[warmup:], failed):
+            test.attack(values, row, failed=bool(lost))
+        attack = "rows are in the order of time"
+    record, evaluated = test.record(
+        method=chosen.name,
+        title=chosen.name,
+        definition=chosen.definition,
+        notes=[
+            "Scores came from outside: it rests on whoever made them that the sign vectors were drawn independently and "
+            f"uniformly, that every run had its own noise, that {attack}, that none was left out, and that zeta, delta and "
+            "the warm-up were fixed before the first evaluation run; the number of runs and the claim may be chosen at any "
+            f"time. Definition {chosen.definition} is as you stated it (--definition)."
+        ],
+    )
+    _write(chosen, plan, record, evaluated, scores)
+    return record
+
+
+def _sequential_scores(chosen: Bound, signs: np.ndarray, warmup: int) -> ScoreRecord:
+    assert chosen.scores is not None  # the ways of handing scores in were checked
+    scores = _as_scores(read_array(chosen.scores, "scores"), "scores", signs.shape[1])
+    require(
+        scores.shape[0] == signs.shape[0],
+        f"Expected as many rows in scores as in signs, got {scores.shape[0]} and {signs.shape[0]}.",
+    )
+    _require_finite(scores[warmup:], "scores of evaluation runs", _EVALUATION_FIX, chosen.failed_runs)
+    if warmup:
+        _require_finite(scores[:warmup], "warm-up scores", _CALIBRATION_FIX)
+    counts = (warmup, signs.shape[0] - warmup)
+    return ScoreRecord(
+        signs=signs,
+        roles=np.repeat(np.array([CALIBRATION, EVALUATION], np.int8), counts),
+        indices=np.concatenate([np.arange(n) for n in counts]),
+        scores=scores,
+        accuracy={},
+        failed=np.concatenate([np.zeros(warmup, bool), np.isin(np.arange(counts[1]), chosen.failed_runs)]),
+    )
 
 
 def _identity(chosen: Bound) -> dict[str, Any]:
     """What the results depend on: settings, and the content of the files rather than their names."""
-    settings = {k: v for k, v in dataclasses.asdict(chosen).items() if k not in ("out", "json", *_FILES)}
+    sequential = () if chosen.sequential else ("sequential", "warmup", "claim_epsilon")
+    settings = {k: v for k, v in dataclasses.asdict(chosen).items() if k not in ("out", "json", *sequential, *_FILES)}
     paths = {name: getattr(chosen, name) for name in _FILES}
     digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in paths.items() if path is not None}
     return settings | {"failed_runs": list(chosen.failed_runs), "sha256": digests}

@@ -105,7 +105,7 @@ def _certified(record: BoundRecord) -> str:
 def tested(record: BoundRecord) -> dict[str, Any] | None:
     """The claim that a sequential audit tested and what became of it (``BoundRecord.sequential``), or None."""
     claim = (record.sequential or {}).get("claim")
-    return claim if isinstance(claim, Mapping) else None
+    return claim if isinstance(claim, dict) else None
 
 
 def runs_in_all(record: BoundRecord) -> str:
