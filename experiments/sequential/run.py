@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from jaxunlearn.attack import likelihood
-from jaxunlearn.audit import bounds, design, headline, null
+from jaxunlearn.audit import bounds, design, headline
 from jaxunlearn.audit.least_favourable import draw_signs
 from jaxunlearn.audit.preregistration import WARMUP_RUNS, Preregistration
 from jaxunlearn.pipeline.anytime import AnytimeTest
