@@ -13,6 +13,7 @@ import tyro
 
 from jaxunlearn import _validate
 from jaxunlearn._validate import InputError
+from jaxunlearn.audit.preregistration import WARMUP_RUNS
 from jaxunlearn.types import TaskInfo, Unlearner
 from jaxunlearn.unlearn.ascent import IDA, Ascent
 from jaxunlearn.unlearn.base import SGD
@@ -113,6 +114,15 @@ class Audit:
     """Runs that are evaluated, L >= 1."""
     model: Literal["linear", "mlp", "cnn", "tinynet", "lstm"] = "mlp"
     """Architecture; lstm is Shakespeare's."""
+    claim_epsilon: float | None = None
+    """Test the claim "(epsilon, delta)-certified" and stop at the first run that falsifies it; makes the audit sequential."""
+    claim_delta: float | None = None
+    """delta of that claim, in [0, 1). Default: delta."""
+    sequential: bool = False
+    """Attack every run after the warm-up with what the runs before it taught: a bound at every run count at once. At most
+    calibration_runs + evaluation_runs runs in all; a larger number goes on where the audit ended."""
+    warmup_runs: int | None = None
+    """Sequential audits: first runs, which only teach the attack. Default: 4."""
     split: Literal["uniform", "adversarial"] = "uniform"
     """uniform: random candidates. adversarial: candidates and retain set from disjoint classes (at most one shared)."""
     pool_size: int = 400
@@ -177,6 +187,7 @@ class Audit:
             f"Expected candidate_batch_size=1 and split='uniform' of dataset='shakespeare', whose candidates are chunks of "
             f"text, got {self.candidate_batch_size} and {self.split!r}.",
         )
+        self._check_sequential()
         if self.predictor == "pairwise":
             _validate.require(
                 self.m == 2,
@@ -188,6 +199,55 @@ class Audit:
                 f"Expected m={self.m} <= 12 for predictor='joint', since every sign vector has calibration runs of its own; "
                 f"use a larger candidate_batch_size (now {self.candidate_batch_size}).",
             )
+
+    def _check_sequential(self) -> None:
+        if self.claim_delta is not None:
+            _validate.half_open_unit(claim_delta=self.claim_delta)
+            _validate.require(self.claim_epsilon is not None, "Expected claim_epsilon beside claim_delta; set it too.")
+        if self.claim_epsilon is not None:
+            _validate.non_negative(claim_epsilon=self.claim_epsilon)
+        if not self.is_sequential:
+            _validate.require(
+                self.warmup_runs is None,
+                f"Expected no warmup_runs={self.warmup_runs} without sequential or claim_epsilon; set calibration_runs.",
+            )
+            return
+        _validate.require(
+            self.predictor == "batchwise",
+            f"Expected predictor='batchwise' for a sequential audit, got {self.predictor!r}, which must calibrate every "
+            "sign vector before the first evaluation; leave out sequential and claim_epsilon, or predictor.",
+        )
+        _validate.require(
+            not self.trajectory,
+            f"Expected no trajectory={' '.join(map(str, self.trajectory))} in a sequential audit, which bounds the end alone; "
+            "leave out trajectory, or sequential and claim_epsilon.",
+        )
+        _validate.at_least(2 + self.m % 2, warmup_runs=self.warmup)  # fewer leave a batch on one side
+        _validate.require(
+            self.warmup < self.most_runs,
+            f"Expected warmup_runs={self.warmup} < calibration_runs + evaluation_runs = {self.most_runs}, the most runs in "
+            "all; use more evaluation_runs.",
+        )
+
+    @property
+    def is_sequential(self) -> bool:
+        """Whether runs are attacked as they come, and the audit may stop."""
+        return self.sequential or self.claim_epsilon is not None
+
+    @property
+    def warmup(self) -> int:
+        """Warm-up runs of a sequential audit."""
+        return WARMUP_RUNS if self.warmup_runs is None else self.warmup_runs
+
+    @property
+    def most_runs(self) -> int:
+        """The most runs of a sequential audit, warm-up included."""
+        return self.calibration_runs + self.evaluation_runs
+
+    @property
+    def audited_delta(self) -> float:
+        """The hypothesis's delta."""
+        return self.delta if self.claim_delta is None else self.claim_delta
 
     @property
     def m(self) -> int:
@@ -243,12 +303,21 @@ def as_json(value: Any) -> Any:
 def training_identity(config: Audit) -> dict[str, Any]:
     """What the trained population depends on."""
     identity = {name: as_json(getattr(config, name)) for name in TRAINING_FIELDS}
-    return {**identity, "designed_calibration": config.predictor != "batchwise"}
+    return _of_sequential(config, {**identity, "designed_calibration": config.predictor != "batchwise"})
 
 
 def audit_identity(config: Audit) -> dict[str, Any]:
     """What all results of a run directory depend on."""
-    return {name: as_json(getattr(config, name)) for name in AUDIT_FIELDS}
+    return _of_sequential(config, {name: as_json(getattr(config, name)) for name in AUDIT_FIELDS})
+
+
+def _of_sequential(config: Audit, identity: dict[str, Any]) -> dict[str, Any]:
+    """A sequential audit depends neither on how many runs there may be nor on the claim, but on the warm-up."""
+    if not config.is_sequential:
+        return identity
+    free = ("calibration_runs", "evaluation_runs", "r")
+    delta = {"delta": config.audited_delta} if "delta" in identity else {}
+    return {k: v for k, v in identity.items() if k not in free} | delta | {"warmup_runs": config.warmup}
 
 
 def resolve_method(name: str, methods: Methods) -> tuple[Callable[[TaskInfo], Unlearner], dict[str, Any]]:

@@ -38,7 +38,8 @@ class BoundEntry:
     """One lower bound on epsilon.
 
     Attributes:
-        name: Which bound: "evidence", "lattice", "overlap", "count", "paper_mean", "paper_median", "clopper_pearson".
+        name: Which bound: "evidence", "lattice", "overlap", "count", "paper_mean", "paper_median", "clopper_pearson",
+            "e_process".
         epsilon: The lower bound in nats, finite and >= 0.
         ceiling: The largest value this bound can take at this design, in nats.
         zeta: The level at which it was computed (zeta / K for one of K preregistered bounds).
@@ -74,14 +75,15 @@ class BoundRecord:
         delta: The hypothesis's delta.
         zeta: The error level of the headline as a whole.
         ceiling: The largest value the headline bound could have taken.
-        paper_mean: The audit paper's mean bound, after halving, at the full zeta and the preregistered r.
+        paper_mean: The audit paper's mean bound, after halving, at the full zeta and the preregistered r; None for a
+            sequential audit, since that bound needs a fixed number of runs and a fixed attack.
         paper_median: The same for the median.
         predictor: "batchwise", "joint" or "pairwise".
         definition: The paper's definition that was audited: "3.3" (initial weights and order known) or "3.2".
         m: Candidate batches.
         batch_size: Examples in a candidate batch.
-        calibration_runs: Runs used to fit the attack.
-        evaluation_runs: Runs evaluated, L.
+        calibration_runs: Runs used to fit the attack and nothing else (a sequential audit's warm-up).
+        evaluation_runs: Runs evaluated, L (a sequential audit's until it stopped).
         bounds: All bounds, the headline candidates first.
         by_r: Exploratory curves over the guess budget: lists "r", "overlap", "paper_mean", "accuracy".
         log_p_values: One per evaluation run, natural log.
@@ -93,6 +95,9 @@ class BoundRecord:
         notes: Sentences for the reader: warnings, what was not done.
         trajectory: Bounds after chosen steps of unlearning, each at zeta over their number, so that all hold at once: lists
             "step", "epsilon", "paper_mean", "ceiling" and mean accuracies; the last is the end; {} when none were asked for.
+        sequential: Of a sequential audit, else None: "path" (the any-time bound after each evaluation run, in nats),
+            "warmup" (runs), "most_runs" (warm-up and evaluation runs it could have had), and "claim", None or {"epsilon",
+            "delta", "falsified", "evaluation_runs" (until falsified, or all), "log_e_value" (against it, then)}.
     """
 
     method: str
@@ -102,8 +107,8 @@ class BoundRecord:
     delta: float
     zeta: float
     ceiling: float
-    paper_mean: float
-    paper_median: float
+    paper_mean: float | None
+    paper_median: float | None
     predictor: str
     definition: str
     m: int
@@ -119,6 +124,7 @@ class BoundRecord:
     certificate: dict[str, Any] | None = None
     notes: list[str] = dataclasses.field(default_factory=list)
     trajectory: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+    sequential: dict[str, Any] | None = None
     schema: int = SCHEMA
 
     def to_json(self) -> dict[str, Any]:

@@ -9,13 +9,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import common
 import numpy as np
 
-from jaxunlearn.config import PRESETS
+from jaxunlearn.config import PRESETS, Audit
 from jaxunlearn.records import BoundRecord
 
 DIGITS, CIFAR100 = PRESETS["digits"][1], PRESETS["cifar100"][1]
 
 
-def audits(base, sizes):
+def audits(base: Audit, sizes: tuple[int, ...]) -> dict[str, Audit]:
+    """One audit for every batch size, over the same pool."""
     return {
         f"{base.dataset}, B = {size}": dataclasses.replace(base, methods=("ascent",), candidate_batch_size=size, r=None)
         for size in sizes

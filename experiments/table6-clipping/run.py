@@ -8,7 +8,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import common
 
-from jaxunlearn.config import PRESETS, Methods
+from jaxunlearn.config import PRESETS, Audit, Methods
 from jaxunlearn.records import BoundRecord
 from jaxunlearn.unlearn.base import SGD
 from jaxunlearn.unlearn.clipping import Clipping
@@ -17,7 +17,8 @@ SPLITS = ("uniform", "adversarial")
 DIGITS, CIFAR100 = PRESETS["digits"][1], PRESETS["cifar100"][1]
 
 
-def audit(base, split, clipping, runs):
+def audit(base: Audit, split: str, clipping: Clipping, runs: tuple[int, int]) -> Audit:
+    """One preset: m = 6, joint predictor."""
     return dataclasses.replace(
         base,
         methods=("clipping",),

@@ -184,6 +184,8 @@ def check_both_sides(signs: np.ndarray) -> None:
 def check_unchanged(registered: Any, requested: Any) -> None:
     """Refuses to evaluate under another preregistration than the one that was stored before the first evaluation run.
 
+    What an any-time valid bound leaves open (``Preregistration.may_change``) is not compared.
+
     Args:
         registered: The stored ``headline.Preregistration``.
         requested: The one that the present command asks for.
@@ -192,6 +194,8 @@ def check_unchanged(registered: Any, requested: Any) -> None:
         InputError: A field differs; the message names it.
     """
     for field in dataclasses.fields(registered):
+        if field.name in registered.may_change and requested.sequential:
+            continue
         before, now = getattr(registered, field.name), getattr(requested, field.name)
         require(
             before == now,

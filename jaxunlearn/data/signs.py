@@ -47,6 +47,30 @@ def designed_signs(m: int, repeats: int) -> np.ndarray:
     return np.tile(all_signs(m), (repeats, 1))
 
 
+def spread_signs(key: PRNGKeyArray, m: int, runs: int) -> np.ndarray:
+    """Vectors of S_m that use every batch as often as any other, up to one; for warm-up runs, never for evaluation.
+
+    Each run takes the batches that the runs before it used least, ties at random: for even m every second vector is the
+    opposite of the one before. Two runs (three for odd m) show every batch on both sides.
+
+    Args:
+        key: Typed PRNG key.
+        m: Number of candidate batches, >= 2.
+        runs: Number of vectors; the first ones do not depend on it.
+
+    Returns:
+        [runs, m] int8 in {-1, +1}.
+    """
+    _validate.at_least(2, m=m)
+    used, table = np.zeros(m, np.int64), np.full((runs, m), -1, np.int8)
+    for run in range(runs):
+        ties = np.asarray(jax.random.permutation(jax.random.fold_in(key, run), m))
+        chosen = np.lexsort((ties, used))[: m // 2]
+        table[run, chosen] = 1
+        used[chosen] += 1
+    return table
+
+
 def all_signs(m: int) -> np.ndarray:
     """[C(m, floor(m/2)), m] int8: S_m in lexicographic order of the positions of +1."""
     positions = list(itertools.combinations(range(m), m // 2))

@@ -55,3 +55,20 @@ def choose(mesh: Mesh, runs: int, *, width: int | None = None, runs_per_chunk: i
     _validate.at_least(1, runs_per_chunk=wanted)
     chunks = -(-runs // max(wanted, unit))
     return Plan(width=width, runs_per_chunk=unit * -(-runs // (chunks * unit)))
+
+
+def choose_open(mesh: Mesh, *, width: int | None = None, runs_per_chunk: int | None = None) -> Plan:
+    """A plan for runs whose number is not known beforehand: small chunks, the same ones however many there will be.
+
+    Args:
+        mesh: The devices.
+        width: Runs under vmap per device; None chooses 1 on a CPU core and 4 on an accelerator.
+        runs_per_chunk: Runs between two looks; None means one round of all devices; rounded up to a multiple of that.
+    """
+    cpu = mesh.devices.flat[0].platform == "cpu"
+    width = (1 if cpu else 4) if width is None else width
+    _validate.at_least(1, width=width)
+    unit = mesh.devices.size * width
+    wanted = unit if runs_per_chunk is None else runs_per_chunk
+    _validate.at_least(1, runs_per_chunk=wanted)
+    return Plan(width=width, runs_per_chunk=unit * -(-wanted // unit))

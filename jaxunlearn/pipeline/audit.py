@@ -5,10 +5,9 @@ import datetime
 import importlib.metadata
 import platform
 import shutil
-import sys
 import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +15,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from tqdm import tqdm
 
 from jaxunlearn import config as configuration
 from jaxunlearn import records
@@ -24,72 +22,17 @@ from jaxunlearn._validate import require
 from jaxunlearn.audit import validity
 from jaxunlearn.audit.preregistration import Preregistration
 from jaxunlearn.engine import store
-from jaxunlearn.engine.population import PhaseRunner, Progress, pad
-from jaxunlearn.engine.train import steps_per_epoch, total_steps
+from jaxunlearn.engine.population import PhaseRunner, Progress
+from jaxunlearn.engine.train import total_steps
 from jaxunlearn.pipeline import bounding
-from jaxunlearn.pipeline.task import TRAINING, UNLEARNING, Task, build, make_unlearner
+from jaxunlearn.pipeline.population import Population, finite, train_population
+from jaxunlearn.pipeline.progress import Bar
+from jaxunlearn.pipeline.task import UNLEARNING, Task, build, make_unlearner
 from jaxunlearn.records import BoundRecord, ScoreRecord
 from jaxunlearn.types import Params, Unlearner
 
 _PACKAGES = ("jaxunlearn", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scipy", "scikit-learn")
 _ACCURACIES = ("retain", "forget", "unseen", "test")
-
-SAY_EVERY = 20.0
-"""Seconds between two lines of progress where there is no terminal."""
-
-
-class Bar:
-    """Progress of one stage over its runs: a bar on a terminal, a few lines elsewhere."""
-
-    def __init__(self, label: str, runs: int, steps: int, quiet: bool):
-        layout = "{desc:<22} {percentage:3.0f}% |{bar:24}| {n:.0f}/{total:.0f} runs, {rate_fmt}, {remaining} left"
-        self._line = not quiet and not sys.stderr.isatty()
-        self._bar = tqdm(
-            total=runs,
-            desc=label,
-            disable=quiet or self._line,
-            file=sys.stderr,
-            bar_format=layout,
-            unit=" runs",
-            smoothing=0.1,
-            dynamic_ncols=True,
-        )
-        self._label, self._runs, self._found, self._began = label, runs, 0, time.perf_counter()
-        self._done, self._said = 0.0, self._began
-        if self._line:
-            print(f"{label:<22} {runs:,} runs of {steps:,} steps", file=sys.stderr)
-
-    def chunk(self, runs: int, parts: int = 1) -> Callable[[float], None]:
-        """A callback for one chunk of ``runs`` runs whose work comes in ``parts`` phases."""
-
-        def move(share: float) -> None:
-            self._bar.update(share * runs / parts)
-            self._done += share * runs / parts
-            now = time.perf_counter()
-            if self._line and now - self._said > SAY_EVERY:
-                left = (self._runs - self._found - self._done) * (now - self._began) / self._done
-                done = self._found + self._done
-                print(f"{self._label:<22} {done:.1f} of {self._runs:,} runs, {left:.0f} s left", file=sys.stderr)
-                self._said = now
-
-        return move
-
-    def skip(self, runs: int) -> None:
-        """Counts runs that were found finished; they do not enter the rate."""
-        self._found += runs
-        if not self._bar.disable:
-            self._bar.initial += runs
-            self._bar.n += runs
-            self._bar.refresh()
-
-    def close(self) -> None:
-        """Ends the bar's line."""
-        self._bar.close()
-        if self._line:
-            seconds = time.perf_counter() - self._began
-            found = f", {self._found} found finished" if self._found else ""
-            rate = (self._runs - self._found) / max(seconds, 1e-9)
-            print(f"{self._label:<22} {self._runs} runs in {seconds:.1f} s ({rate:.1f} runs/s{found})", file=sys.stderr)
 
 
 def run(config: configuration.Audit) -> list[Path]:
@@ -114,6 +57,10 @@ def run(config: configuration.Audit) -> list[Path]:
     for name, unlearner in unlearners.items():
         check_trajectory(task, name, unlearner)
     with store.exclusive(directory):
+        if config.is_sequential:
+            from jaxunlearn.pipeline import sequential  # which is made of the stages below
+
+            return sequential.run(task, methods, unlearners, plan, began)
         return _run(task, methods, unlearners, plan, began)
 
 
@@ -124,6 +71,34 @@ def _run(
     plan: Preregistration,
     began: float,
 ) -> list[Path]:
+    config, directory = task.config, task.config.directory
+    manifest = open_run(task, plan)
+    trained, population = train_population(task, {u.rewind for u in unlearners.values()})
+    notes = other_looks(config, plan)
+    folders = []
+    for name, (_, identity) in methods.items():
+        folder = open_method(directory, name, identity)
+        folders.append(folder)
+        if not (folder / "bound.json").exists():
+            unlearner = unlearners[name]
+            scores, on_the_way, seconds = unlearn_and_score(task, name, unlearner, trained, folder)
+            seconds |= {"train": population["seconds"]}
+            record = bound(task, name, unlearner, scores, plan, seconds, folder, notes, on_the_way)
+            with store.disk_errors(folder):
+                records.write_json(folder / "bound.json", record.to_json())
+            shutil.rmtree(folder / "chunks", ignore_errors=True)
+    table = task.runs
+    runs = {name: int(np.sum(table.roles == role)) for role, name in enumerate(records.ROLE_NAMES)}
+    close_run(task, manifest, runs=runs, population=population, began=began)
+    return folders
+
+
+def open_run(task: Task, plan: Preregistration) -> dict[str, Any]:
+    """Writes the manifest and signs.npz, or holds the directory to what it was begun with.
+
+    Raises:
+        InputError: The directory holds another configuration or preregistration.
+    """
     config, directory = task.config, task.config.directory
     facts = {
         "title": config.dataset,
@@ -138,29 +113,36 @@ def _run(
     table = task.runs
     with store.disk_errors(directory):
         records.write_npz(directory / "signs.npz", signs=table.signs, roles=table.roles, indices=table.indices)
-    trained, population = train_population(task, {u.rewind for u in unlearners.values()})
-    others = store.register(config.population_directory / "preregistrations.json", plan.to_json())
-    notes = [
-        f"These evaluation runs were bounded under another preregistration before ({_terms(other, plan)}); "
+    return manifest
+
+
+def other_looks(config: configuration.Audit, plan: Preregistration) -> list[str]:
+    """Registers the preregistration with the population; notes on other ones under which it was bounded before."""
+    terms = {name: value for name, value in plan.to_json().items() if name not in plan.may_change}
+    others = store.register(config.population_directory / "preregistrations.json", terms)
+    changes = ["; ".join(store.differences(other, terms)) for other in others]
+    return [
+        f"These evaluation runs were bounded under another preregistration before ({change}); "
         "unless it was fixed beforehand that this one counts, it is exploratory."
-        for other in others
+        for change in changes
     ]
-    folders = []
-    for name, (_, identity) in methods.items():
-        folder = directory / configuration.method_directory_name(name)
-        with store.disk_errors(folder):
-            if not (folder / "bound.json").exists() and not (folder / "chunks").exists():
-                (folder / "method.json").unlink(missing_ok=True)  # nothing was computed with it: it binds nobody
-        store.open_manifest(folder, "method.json", identity)
-        folders.append(folder)
-        if not (folder / "bound.json").exists():
-            unlearner = unlearners[name]
-            scores, on_the_way, seconds = unlearn_and_score(task, name, unlearner, trained, folder)
-            seconds |= {"train": population["seconds"]}
-            record = bound(task, name, unlearner, scores, plan, seconds, folder, notes, on_the_way)
-            with store.disk_errors(folder):
-                records.write_json(folder / "bound.json", record.to_json())
-            shutil.rmtree(folder / "chunks", ignore_errors=True)
+
+
+def open_method(directory: Path, name: str, identity: dict[str, Any]) -> Path:
+    """The method's folder, held to the hyperparameters that its results were computed with."""
+    folder = directory / configuration.method_directory_name(name)
+    with store.disk_errors(folder):
+        if not (folder / "bound.json").exists() and not (folder / "chunks").exists():
+            (folder / "method.json").unlink(missing_ok=True)  # nothing was computed with it: it binds nobody
+    store.open_manifest(folder, "method.json", identity)
+    return folder
+
+
+def close_run(
+    task: Task, manifest: dict[str, Any], *, runs: dict[str, int], population: dict[str, Any], began: float
+) -> None:
+    """Adds to the manifest what is known once all methods are done."""
+    config, directory = task.config, task.config.directory
     device = task.engine.mesh.devices.flat[0]
     with store.disk_errors(directory):
         records.write_json(
@@ -168,144 +150,16 @@ def _run(
             manifest
             | {
                 "device": f"{task.engine.mesh.devices.size} x {device.device_kind} ({device.platform})",
-                "runs": {name: int(np.sum(table.roles == role)) for role, name in enumerate(records.ROLE_NAMES)},
+                "runs": runs,
                 "methods": sorted({*manifest.get("methods", []), *config.methods}, key=_order(config)),
                 "population": population,
                 "wall_seconds": round(manifest.get("wall_seconds", 0.0) + time.perf_counter() - began, 1),
             },
         )
-    return folders
-
-
-def _terms(other: dict[str, Any], plan: Preregistration) -> str:
-    """What another preregistration has differently."""
-    return "; ".join(store.differences(other, plan.to_json()))
 
 
 def _order(config):
     return lambda name: (config.methods.index(name) if name in config.methods else len(config.methods), name)
-
-
-def _finite(tree: Any) -> np.ndarray:
-    """[R] whether every array of a run is finite."""
-    flags = [np.isfinite(np.asarray(leaf)).reshape(leaf.shape[0], -1).all(axis=1) for leaf in jax.tree.leaves(tree)]
-    return np.logical_and.reduce(flags)
-
-
-def train_population(task: Task, rewinds: Iterable[int] = ()) -> tuple["Population", dict[str, Any]]:
-    """Trains D(S) for all runs, or reuses what is on disk.
-
-    Args:
-        task: The audit's task.
-        rewinds: Epochs before the end at which a checkpoint is wanted as well.
-
-    Returns:
-        The population, and {"seconds", "trained_runs", "reused_runs"} for the report.
-    """
-    with store.exclusive(task.config.population_directory):
-        return _train_population(task, sorted({0, *rewinds}))
-
-
-def _train_population(task: Task, rewinds: Sequence[int]) -> tuple["Population", dict[str, Any]]:
-    directory = task.config.population_directory
-    plan = task.engine.plan
-    identity = configuration.training_identity(task.config) | {
-        "width": plan.width,
-        "runs_per_chunk": plan.runs_per_chunk,
-    }
-    manifest = store.open_manifest(directory, "manifest.json", identity)
-    population = Population(task, rewinds)
-    train = PopulationTrainer(task, population)
-    bar = Bar("train", len(task.runs), train.steps, task.config.quiet)
-    trained = 0
-    began = time.perf_counter()
-    for number, rows in enumerate(task.chunks):
-        runs = rows.stop - rows.start
-        if train(number, bar.chunk(runs)):
-            trained += runs
-        else:
-            bar.skip(runs)
-    bar.close()
-    seconds = manifest.get("seconds", 0.0) + (time.perf_counter() - began if trained else 0.0)
-    if trained:
-        with store.disk_errors(directory):
-            records.write_json(directory / "manifest.json", manifest | {"seconds": seconds})
-    facts = {"seconds": round(seconds, 1), "trained_runs": trained, "reused_runs": len(task.runs) - trained}
-    return population, facts
-
-
-class PopulationTrainer:
-    """Trains the chunks of a population that are not on disk yet.
-
-    Args:
-        task: The audit's task.
-        population: Where the models go.
-    """
-
-    def __init__(self, task: Task, population: "Population"):
-        phase = task.info.train_phase("train")
-        self.task, self.population, self.steps = task, population, total_steps(phase, task.engine.sizes)
-        self._run = task.engine.phase_runner(phase, 0)
-        self._per_epoch = steps_per_epoch(phase, task.engine.sizes)
-
-    def __call__(self, number: int, progress: Progress) -> bool:
-        """Trains chunk ``number`` unless all its checkpoints are on disk; says whether it did."""
-        missing = [rewind for rewind in self.population.stores if not self.population.done(number, rewind)]
-        if not missing:
-            return False
-        rows = self.task.chunks[number]
-        stops = {
-            self.steps - rewind * self._per_epoch: partial(self.population.save, number, rows, rewind=rewind)
-            for rewind in missing
-        }
-        self._run(self.task.chunk(rows, stage=TRAINING), self.task.initial(rows), progress, stops)
-        return True
-
-
-class Population:
-    """The trained models by chunk; small ones stay in memory, all are on disk.
-
-    Args:
-        task: The audit's task.
-        rewinds: Epochs before the end at which there are checkpoints; 0 is the trained model.
-    """
-
-    def __init__(self, task: Task, rewinds: Iterable[int] = (0,)):
-        self.task = task
-        directory = task.config.population_directory
-        self.stores = {k: store.ParamsStore(directory / f"rewound-{k}" if k else directory) for k in rewinds}
-        leaves = jax.tree.leaves(task.parameter_shapes)
-        size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) * len(task.runs)
-        self._fits = size * len(self.stores) < 1 << 30
-        self._cache: dict[tuple[int, int], Params] = {}
-
-    def done(self, number: int, rewind: int = 0) -> bool:
-        """Whether a chunk's checkpoint is complete."""
-        return self.stores[rewind].done(number)
-
-    def save(self, number: int, rows: slice, params: Params, *, rewind: int = 0) -> None:
-        """Writes a chunk without its padding."""
-        runs = rows.stop - rows.start
-        host = jax.tree.map(lambda a: np.asarray(a)[:runs], params)
-        table = self.task.runs
-        names = [[records.ROLE_NAMES[r], int(i)] for r, i in zip(table.roles[rows], table.indices[rows])]
-        self.stores[rewind].save(number, host, {"runs": names, "finite": _finite(host).tolist()})
-        self._remember(number, rewind, host)
-
-    def _remember(self, number: int, rewind: int, host: Params) -> None:
-        if self._fits:
-            self._cache[number, rewind] = host
-
-    def load(self, number: int, rows: slice, rewind: int = 0) -> Params:
-        """A chunk of trained parameters, padded to the plan's size."""
-        runs = rows.stop - rows.start
-        if (number, rewind) not in self._cache:
-            like = jax.tree.map(lambda s: jax.ShapeDtypeStruct((runs, *s.shape), s.dtype), self.task.parameter_shapes)
-            host = jax.tree.map(np.asarray, self.stores[rewind].load(number, like))
-            self._remember(number, rewind, host)
-        else:
-            host = self._cache[number, rewind]
-        return pad(host, self.task.engine.plan.runs_per_chunk)
 
 
 def unlearn_and_score(
@@ -327,34 +181,53 @@ def unlearn_and_score(
     parts: list[dict[str, np.ndarray]] = []
     for number, rows in enumerate(task.chunks):
         runs = rows.stop - rows.start
-        path = folder / "chunks" / f"chunk-{number:05d}.npz"
-        part = store.read_chunk(path)
-        if part is not None and np.array_equal(part.get("rows", ()), (rows.start, rows.stop)):
+        part = read_scores(task, folder, number)
+        if part is not None:
             bar.skip(runs)
-            parts.append(part)
-            continue
-        part = _unlearn_chunk(task, unlearner, runners, population, number, salt, bar.chunk(runs, max(1, len(runners))))
-        part["rows"] = np.array([rows.start, rows.stop])  # another chunk size numbers the chunks differently
-        with store.disk_errors(folder):
-            records.write_npz(path, **part)
+        else:
+            progress = bar.chunk(runs, max(1, len(runners)))
+            part = unlearn_chunk(task, unlearner, runners, population, number, salt, progress)
+            write_scores(task, folder, number, part)
         parts.append(part)
     bar.close()
-    whole = {key: np.concatenate([part[key] for part in parts]) for key in parts[0] if key not in ("seconds", "rows")}
+    scores, seconds = collect(task, parts, len(task.runs))
+    on_the_way = {t: collect(task, parts, len(task.runs), _at(t))[0] for t in task.config.trajectory}
+    return scores, on_the_way, seconds
+
+
+def read_scores(task: Task, folder: Path, number: int) -> dict[str, np.ndarray] | None:
+    """A finished chunk of scores, or None."""
+    rows = task.chunks[number]
+    part = store.read_chunk(folder / "chunks" / f"chunk-{number:05d}.npz")
+    # Another chunk size numbers the chunks differently.
+    same = part is not None and np.array_equal(part.get("rows", ()), (rows.start, rows.stop))
+    return part if same else None
+
+
+def write_scores(task: Task, folder: Path, number: int, part: dict[str, np.ndarray]) -> None:
+    """Writes a finished chunk of scores."""
+    rows = task.chunks[number]
+    with store.disk_errors(folder):
+        records.write_npz(folder / "chunks" / f"chunk-{number:05d}.npz", **part, rows=np.array([rows.start, rows.stop]))
+
+
+def collect(
+    task: Task, parts: Sequence[dict[str, np.ndarray]], runs: int, prefix: str = ""
+) -> tuple[ScoreRecord, dict[str, float]]:
+    """The scores of the first ``runs`` runs from their chunks, and the seconds spent by stage."""
+    names = ("scores", "failed", *(f"accuracy_{name}" for name in _ACCURACIES))
+    whole = {name: np.concatenate([part[prefix + name] for part in parts])[:runs] for name in names}
     table = task.runs
-
-    def record(prefix: str) -> ScoreRecord:
-        return ScoreRecord(
-            signs=table.signs,
-            roles=table.roles,
-            indices=table.indices,
-            scores=whole[f"{prefix}scores"],
-            accuracy={key: whole[f"{prefix}accuracy_{key}"] for key in _ACCURACIES},
-            failed=whole[f"{prefix}failed"],
-        )
-
+    scores = ScoreRecord(
+        signs=table.signs[:runs],
+        roles=table.roles[:runs],
+        indices=table.indices[:runs],
+        scores=whole["scores"],
+        accuracy={key: whole[f"accuracy_{key}"] for key in _ACCURACIES},
+        failed=whole["failed"],
+    )
     seconds = np.sum([part["seconds"] for part in parts], axis=0)
-    on_the_way = {step: record(_at(step)) for step in task.config.trajectory}
-    return record(""), on_the_way, {"unlearn": float(seconds[0]), "score": float(seconds[1])}
+    return scores, {"unlearn": float(seconds[0]), "score": float(seconds[1])}
 
 
 def _at(step: int) -> str:
@@ -385,7 +258,7 @@ def check_trajectory(task: Task, name: str, unlearner: Unlearner) -> None:
     require(not beyond, f"Expected trajectory steps below the {total} steps of {name}, got {beyond}.")
 
 
-def _unlearn_chunk(
+def unlearn_chunk(
     task: Task,
     unlearner: Unlearner,
     runners: Sequence[PhaseRunner],
@@ -403,7 +276,7 @@ def _unlearn_chunk(
         began = time.perf_counter()
         for key, value in task.score(params, chunk.member).items():
             part[f"{prefix}{key}"] = np.asarray(value)[: rows.stop - rows.start]
-        part[f"{prefix}failed"] = ~_finite({"scores": part[f"{prefix}scores"]})
+        part[f"{prefix}failed"] = ~finite({"scores": part[f"{prefix}scores"]})
         part["seconds"] += [0.0, time.perf_counter() - began]
 
     for attempt in range(2):
@@ -439,10 +312,12 @@ def preregister(config: configuration.Audit) -> Preregistration:
         config.predictor,
         m=config.m,
         batch_size=config.candidate_batch_size,
-        L=config.evaluation_runs,
+        L=config.most_runs - config.warmup if config.is_sequential else config.evaluation_runs,
         zeta=config.zeta,
-        delta=config.delta,
-        r=config.r,
+        delta=config.audited_delta,
+        r=None if config.is_sequential else config.r,
+        warmup=config.warmup if config.is_sequential else None,
+        claim_epsilon=config.claim_epsilon,
     )
 
 

@@ -13,9 +13,10 @@ import numpy as np
 from jaxunlearn import records
 from jaxunlearn._validate import InputError, require
 from jaxunlearn.audit import design, validity
-from jaxunlearn.audit.preregistration import Preregistration
+from jaxunlearn.audit.preregistration import WARMUP_RUNS, Preregistration
 from jaxunlearn.engine import store
 from jaxunlearn.pipeline import bounding, design_runs
+from jaxunlearn.pipeline.anytime import AnytimeTest, check_reachable
 from jaxunlearn.pipeline.design_runs import UNSAID
 from jaxunlearn.records import CALIBRATION, EVALUATION, BoundRecord, ScoreRecord
 
@@ -25,7 +26,7 @@ class Bound:
     """Bound epsilon from sign vectors and scores that you have.
 
     Give --design with --scores; or --signs with one of: --scores and --calibration; --scores, --in-scores and
-    --out-scores; --llr.
+    --out-scores; --llr; or, with --sequential, rows in the order of time and --scores or --llr.
     """
 
     design: Annotated[Path | None, UNSAID] = None
@@ -42,6 +43,13 @@ class Bound:
     """The same of models that had no candidate; goes with --in-scores."""
     llr: Annotated[Path | None, UNSAID] = None
     """Log-likelihood ratios [runs, m] of evaluation runs, in place of scores: npy, npz (array llr) or CSV."""
+    sequential: bool = False
+    """Rows are runs in the order of time, each attacked with what the rows before it taught: a bound at every number of
+    runs at once. With --llr all rows are evaluation runs, whose ratios you made from the runs before each."""
+    warmup: Annotated[int | None, UNSAID] = None
+    """Sequential: first rows of --scores, which only teach the attack. Default: 4."""
+    claim_epsilon: Annotated[float | None, UNSAID] = None
+    """Sequential: say whether, and after how many runs, the claim "(epsilon, delta)-certified" is falsified."""
     failed_runs: Annotated[tuple[int, ...], UNSAID] = ()
     """Evaluation runs that failed twice, numbered from 0 (with --design: as in runs.csv); each counts as p = 1."""
     variance: Annotated[Literal["pooled", "per_example"] | None, UNSAID] = None
@@ -171,6 +179,12 @@ def run(chosen: Bound) -> BoundRecord:
         chosen.name not in ("", ".", "..") and not set(chosen.name) & {"/", os.sep},
         f"Expected name={chosen.name!r} to be usable as a folder's name, without a slash.",
     )
+    if chosen.sequential:
+        return _sequential(chosen)
+    require(
+        chosen.warmup is None and chosen.claim_epsilon is None,
+        "Expected --sequential beside --warmup and --claim-epsilon; a claim is tested run by run.",
+    )
     given = _undesigned(chosen) if chosen.design is None else _designed(chosen, chosen.design)
     title = chosen.name if chosen.design is None else chosen.design.resolve().name
     record, evaluated = bounding.record(
@@ -184,32 +198,47 @@ def run(chosen: Bound) -> BoundRecord:
         calibration_runs=given.calibration_runs,
         notes=[f"{given.note} Definition {chosen.definition} is as you stated it (--definition)."],
     )
-    out = chosen.directory
-    if out is not None:
-        folder = out / chosen.name
-        facts = {"title": title, "preregistration": given.plan.to_json()}
-        if chosen.design is None:
-            store.open_manifest(out, "manifest.json", _identity(chosen), **facts)
-        else:  # several methods may be bounded by one design
-            store.open_manifest(
-                out, "manifest.json", {"design": records.read_json(chosen.design / "design.json")}, **facts
-            )
-            store.open_manifest(folder, "method.json", _identity(chosen))
-        with store.disk_errors(folder):
-            records.write_npz(folder / "evaluation.npz", **evaluated)
-            if given.scores is not None:
-                given.scores.save(folder / "scores.npz")
-            records.write_json(folder / "bound.json", record.to_json())
+    _write(chosen, title, given.plan, record, evaluated, given.scores)
     return record
 
 
-def _undesigned(chosen: Bound) -> _Given:
-    """Sign vectors from a file, terms from the command line."""
+def _write(
+    chosen: Bound,
+    title: str,
+    plan: Preregistration,
+    record: BoundRecord,
+    evaluated: dict[str, np.ndarray],
+    scores: ScoreRecord | None,
+) -> None:
+    """With a directory to write to, writes the records."""
+    out = chosen.directory
+    if out is None:
+        return
+    folder = out / chosen.name
+    facts = {"title": title, "preregistration": plan.to_json()}
+    if chosen.design is None:
+        store.open_manifest(out, "manifest.json", _identity(chosen), **facts)
+    else:  # several methods may be bounded by one design
+        store.open_manifest(out, "manifest.json", {"design": records.read_json(chosen.design / "design.json")}, **facts)
+        store.open_manifest(folder, "method.json", _identity(chosen))
+    with store.disk_errors(folder):
+        records.write_npz(folder / "evaluation.npz", **evaluated)
+        if scores is not None:
+            scores.save(folder / "scores.npz")
+        records.write_json(folder / "bound.json", record.to_json())
+
+
+def _read_signs(chosen: Bound) -> np.ndarray:
     if chosen.signs is None:
         raise InputError("Expected --design DIR, as jaxunlearn design wrote it, or --signs FILE.")
     signs = read_array(chosen.signs, "signs")
     require(signs.ndim == 2, f"Expected signs of shape [runs, m], got {signs.shape}.")
-    signs = design.check_signs(signs)
+    return design.check_signs(signs)
+
+
+def _undesigned(chosen: Bound) -> _Given:
+    """Sign vectors from a file, terms from the command line."""
+    signs = _read_signs(chosen)
     m = signs.shape[1]
     require(
         {name for name in ("calibration", *_FILES[1:]) if getattr(chosen, name) is not None}
@@ -391,9 +420,107 @@ def _terms(chosen: Bound) -> dict[str, Any]:
     }
 
 
+def _sequential(chosen: Bound) -> BoundRecord:
+    """The any-time bound from rows in the order of time."""
+    require(
+        chosen.design is None,
+        f"Expected no design={chosen.design} with --sequential: a design fixes the number of runs; give --signs.",
+    )
+    signs, terms = _read_signs(chosen), _terms(chosen)
+    given = {name for name in ("calibration", *_FILES[1:]) if getattr(chosen, name) is not None}
+    require(
+        given in ({"scores"}, {"llr"}),
+        "Expected --sequential with --scores or --llr alone: every row after the --warmup is evaluated, then calibrates.",
+    )
+    require(
+        chosen.llr is None or chosen.warmup is None,
+        f"Expected no warmup={chosen.warmup} with --llr, whose rows are all evaluation runs; leave the warm-up rows out.",
+    )
+    warmup = 0 if chosen.llr is not None else WARMUP_RUNS if chosen.warmup is None else chosen.warmup
+    runs = signs.shape[0] - warmup
+    require(
+        0 <= warmup < signs.shape[0],
+        f"Expected 0 <= warmup={warmup} < {signs.shape[0]} rows of signs, so that some are left for evaluation.",
+    )
+    for row in chosen.failed_runs:
+        require(0 <= row < runs, f"Expected failed_runs within 0..{runs - 1}, got {row}.")
+    failed = np.isin(np.arange(runs), chosen.failed_runs)
+    scores = None if chosen.llr is not None else _sequential_scores(chosen, signs, warmup)
+    validity.check_evaluation_signs(signs[warmup:])
+    validity.check_separate(
+        calibration_ids=range(warmup),
+        evaluation_ids=range(warmup, signs.shape[0]),
+        calibration_signs=signs[:warmup],
+        evaluation_signs=signs[warmup:],
+    )
+    plan = Preregistration.default(
+        "batchwise",
+        m=signs.shape[1],
+        batch_size=1 if scores is None else scores.scores.shape[2],
+        L=runs,
+        zeta=terms["zeta"],
+        delta=terms["delta"],
+        warmup=warmup,
+        claim_epsilon=chosen.claim_epsilon,
+    )
+    check_reachable(plan)
+    test = AnytimeTest(plan, variance=terms["variance"])
+    if scores is None:
+        for llr, row, lost in zip(_read_llr(chosen, signs), signs, failed):
+            test.judge(llr, row, failed=bool(lost))
+        attack = "the ratios of every run were made from the runs before it alone"
+    else:
+        for values, row in zip(scores.scores[:warmup], signs):
+            test.teach(values, row)
+        for values, row, lost in zip(scores.scores[warmup:], signs[warmup:], failed):
+            test.attack(values, row, failed=bool(lost))
+        attack = "rows are in the order of time"
+    record, evaluated = test.record(
+        method=chosen.name,
+        title=chosen.name,
+        definition=chosen.definition,
+        notes=[
+            "Scores came from outside: it rests on whoever made them that the sign vectors were drawn independently and "
+            f"uniformly, that every run had its own noise, that {attack}, that none was left out, and that zeta, delta and "
+            "the warm-up were fixed before the first evaluation run; the number of runs and the claim may be chosen at any "
+            f"time. Definition {chosen.definition} is as you stated it (--definition)."
+        ],
+    )
+    _write(chosen, chosen.name, plan, record, evaluated, scores)
+    return record
+
+
+def _sequential_scores(chosen: Bound, signs: np.ndarray, warmup: int) -> ScoreRecord:
+    assert chosen.scores is not None  # the ways of handing scores in were checked
+    scores = _as_scores(read_array(chosen.scores, "scores"), "scores", signs.shape[1])
+    require(
+        scores.shape[0] == signs.shape[0],
+        f"Expected as many rows in scores as in signs, got {scores.shape[0]} and {signs.shape[0]}.",
+    )
+    _require_finite(scores[warmup:], "scores of evaluation runs", _EVALUATION_FIX, chosen.failed_runs)
+    if warmup:
+        _require_finite(scores[:warmup], "warm-up scores", _CALIBRATION_FIX)
+    counts = (warmup, signs.shape[0] - warmup)
+    return ScoreRecord(
+        signs=signs,
+        roles=np.repeat(np.array([CALIBRATION, EVALUATION], np.int8), counts),
+        indices=np.concatenate([np.arange(n) for n in counts]),
+        scores=scores,
+        accuracy={},
+        failed=np.concatenate([np.zeros(warmup, bool), np.isin(np.arange(counts[1]), chosen.failed_runs)]),
+    )
+
+
 def _identity(chosen: Bound) -> dict[str, Any]:
     """What the results depend on: settings, and the content of the files rather than their names."""
-    settings = {k: v for k, v in dataclasses.asdict(chosen).items() if k not in ("out", "json", "design", *_FILES)}
+    left_out = (
+        "out",
+        "json",
+        "design",
+        *_FILES,
+        *(() if chosen.sequential else ("sequential", "warmup", "claim_epsilon")),
+    )
+    settings = {k: v for k, v in dataclasses.asdict(chosen).items() if k not in left_out}
     settings |= {"failed_runs": list(chosen.failed_runs)}
     if chosen.design is None:
         settings |= _terms(chosen)

@@ -110,7 +110,7 @@ def prepare(config: configuration.Audit, key: PRNGKeyArray) -> Prepared:
 
 @dataclasses.dataclass(frozen=True)
 class RunTable:
-    """All runs of an audit, evaluation runs first.
+    """All runs of an audit, evaluation runs first (in a sequential audit warm-up runs first, then in order of time).
 
     Attributes:
         signs: [R, m] int8; evaluation rows are independent and uniform, calibration rows may be designed.
@@ -153,6 +153,23 @@ def make_runs(key: PRNGKeyArray, *, m: int, evaluation: int, calibration: int, d
     if designed_rows is not None:
         table[evaluation:] = designed_rows
     return RunTable(table, roles, indices)
+
+
+def make_sequential_runs(key: PRNGKeyArray, *, m: int, warmup: int, runs: int) -> RunTable:
+    """Draws the sign vectors of a sequential audit: designed ones for the warm-up, independent ones from then on.
+
+    Args:
+        key: Key of the signs.
+        m: Candidate batches.
+        warmup: Runs that only teach the attack; their role is CALIBRATION.
+        runs: Runs in all; the first ones do not depend on it.
+    """
+    count = max(runs - warmup, 0)
+    roles = np.repeat(np.array([CALIBRATION, EVALUATION], np.int8), [warmup, count])
+    indices = np.concatenate([np.arange(warmup), np.arange(count)])
+    drawn = np.array(jax.vmap(lambda k: signs.balanced_signs(k, m))(run_keys(key, roles, indices)))
+    drawn[:warmup] = signs.spread_signs(jax.random.fold_in(key, CALIBRATION), m, warmup)
+    return RunTable(drawn, roles, indices)
 
 
 def make_unlearner(task: "Task", name: str, factory: Callable[[TaskInfo], Unlearner]) -> Unlearner:
@@ -267,16 +284,22 @@ def build(config: configuration.Audit, devices=None) -> Task:
     root = jax.random.key(config.seed)
     m = config.m
     data = prepare(config, jax.random.fold_in(root, _SPLIT))
-    runs = make_runs(
-        jax.random.fold_in(root, _SIGNS),
-        m=m,
-        evaluation=config.evaluation_runs,
-        calibration=config.calibration_runs,
-        designed=config.predictor != "batchwise",
-    )
-    validity.check_both_sides(runs.signs[runs.roles == CALIBRATION])
     mesh = planning.make_mesh(devices)
-    plan = planning.choose(mesh, len(runs), width=config.width, runs_per_chunk=config.runs_per_chunk)
+    signs_key = jax.random.fold_in(root, _SIGNS)
+    if config.is_sequential:
+        plan = planning.choose_open(mesh, width=config.width, runs_per_chunk=config.runs_per_chunk)
+        whole_chunks = plan.runs_per_chunk * -(-config.most_runs // plan.runs_per_chunk)
+        runs = make_sequential_runs(signs_key, m=m, warmup=config.warmup, runs=whole_chunks)
+    else:
+        runs = make_runs(
+            signs_key,
+            m=m,
+            evaluation=config.evaluation_runs,
+            calibration=config.calibration_runs,
+            designed=config.predictor != "batchwise",
+        )
+        plan = planning.choose(mesh, len(runs), width=config.width, runs_per_chunk=config.runs_per_chunk)
+    validity.check_both_sides(runs.signs[runs.roles == CALIBRATION])
     sizes = Sizes(retain=data.retain, pool=m * data.batch_size, forget=(m // 2) * data.batch_size)
     examples = Examples(jnp.asarray(data.x), jnp.asarray(data.y))
     engine = Engine(mesh, plan, examples, sizes, jax.random.fold_in(root, _ORDER))

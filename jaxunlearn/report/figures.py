@@ -23,7 +23,7 @@ from jaxunlearn.report.canvas import (
     style,
 )
 from jaxunlearn.report.load import Method
-from jaxunlearn.report.table import lower, number
+from jaxunlearn.report.table import at_most, confidence, lower, number, outcome, tested
 from jaxunlearn.report.trajectory import trajectory_curve
 
 MAX_VERTICES = 400
@@ -327,8 +327,64 @@ def evidence_bars(method: Method) -> Drawing | Missing:
     return Drawing(name=name, title=title, caption=caption, label=label, figure=figure)
 
 
+def anytime_path(method: Method) -> Drawing | Missing:
+    """The any-time bound after every run of a sequential audit, with the claim and where it fell."""
+    name, title = "path", "The bound run by run"
+    record = method.record
+    sequential = record.sequential or {}
+    path = np.asarray(sequential.get("path", []), np.float64)
+    if path.size == 0:
+        return Missing(
+            name=name, title=title, reason="No bound after every run was recorded, so its path is not drawn."
+        )
+    warmup, claim = record.calibration_runs, tested(record)
+    last = warmup + path.size
+    steps, values = np.arange(warmup, last + 1), np.concatenate([[0.0], path])
+    with style():
+        figure, axes = panel("runs so far, warm-up included", "ε, lower bound (nats)")
+        from matplotlib.lines import Line2D
+        from matplotlib.patches import Patch
+
+        handles, names = [], []
+        if warmup:
+            axes.axvspan(0, warmup, color=MUTED, alpha=0.13, linewidth=0)
+            handles.append(Patch(facecolor=MUTED, alpha=0.25))
+            names.append("warm-up")
+        axes.plot(steps, values, color=BLUE, linewidth=2, drawstyle="steps-post", zorder=4)
+        axes.plot(last, path[-1], "o", color=BLUE, markersize=6, clip_on=False, zorder=5)
+        handles.append(Line2D([], [], color=BLUE, linewidth=2))
+        names.append(f"any-time bound, {confidence(record.zeta)}")
+        top = max(float(path.max()), 0.5)
+        if claim:
+            top = max(top, 1.15 * claim["epsilon"])
+            axes.axhline(claim["epsilon"], color=ORANGE, linewidth=1.4, linestyle=(0, (4, 2)), zorder=3)
+            handles.append(Line2D([], [], color=ORANGE, linewidth=1.4, linestyle=(0, (4, 2))))
+            names.append(f"claim ε ≤ {at_most(claim['epsilon'])}")
+        axes.set_xlim(0, last * 1.03)
+        axes.set_ylim(0, top * 1.16)
+        axes.locator_params(axis="y", nbins=5)
+        axes.locator_params(axis="x", nbins=8, integer=True)
+        axes.annotate(
+            f"ε ≥ {lower(float(path[-1]))}", (last, path[-1]), xytext=(-3, 6), textcoords="offset points", ha="right",
+            va="bottom", fontsize=11, fontweight="bold", color=BLUE, zorder=6,
+        )  # fmt: skip
+        key(axes, handles, names, columnspacing=1.0)
+    caption = "All points hold together: one may look after every run, stop, and go on."
+    if claim:
+        text = outcome(record)
+        caption = f"{text[0].upper()}{text[1:]} {caption}"
+    label = (
+        f"The any-time bound rises from 0 after {warmup} warm-up runs to {lower(float(path[-1]))} after {last} runs."
+    )
+    return Drawing(name=name, title=title, caption=caption, label=label, figure=figure)
+
+
 def method_figures(method: Method) -> list[Drawing | Missing]:
-    """The four panels of a method, always in the same order, and the one that was asked for."""
-    panels = [score_densities(method), roc_curve(method), budget_curve(method), evidence_bars(method)]
+    """The four panels of a method, always in the same order, and the trajectory where one was asked for.
+
+    A sequential audit has its path, and no guess budget.
+    """
+    third = budget_curve if method.record.sequential is None else anytime_path
+    panels = [score_densities(method), roc_curve(method), third(method), evidence_bars(method)]
     on_the_way = trajectory_curve(method)
     return panels if on_the_way is None else [*panels, on_the_way]

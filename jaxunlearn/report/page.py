@@ -104,7 +104,7 @@ def _overview(wide: Drawing, narrow: Drawing) -> str:
 
 def _results(records: Sequence[BoundRecord]) -> str:
     used = columns(records)
-    kinds = {"method": "text", "given by": "text", "ε": "key", "proven": "proven"}
+    kinds = {"method": "text", "claim": "text", "given by": "text", "ε": "key", "proven": "proven"}
     heads = []
     for c in used:
         css = "text" if kinds.get(c.head) == "text" else ""

@@ -70,7 +70,8 @@ def _design(record: BoundRecord) -> str:
     plural = "s" if record.batch_size != 1 else ""
     parts = [
         f"Given by {clean(record.statistic)}",
-        f"{record.calibration_runs} calibration and {record.evaluation_runs} evaluation runs",
+        f"{record.calibration_runs} {'warm-up' if record.sequential else 'calibration'} and {record.evaluation_runs} "
+        "evaluation runs",
         f"{record.m} candidate batches of {record.batch_size} example{plural}",
         f"{clean(record.predictor)} predictor",
         f"Definition {clean(record.definition)}",

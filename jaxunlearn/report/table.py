@@ -102,6 +102,46 @@ def _certified(record: BoundRecord) -> str:
     return "" if value is None else f"≤ {at_most(value)}"
 
 
+def tested(record: BoundRecord) -> dict[str, Any] | None:
+    """The claim that a sequential audit tested and what became of it (``BoundRecord.sequential``), or None."""
+    claim = (record.sequential or {}).get("claim")
+    return claim if isinstance(claim, dict) else None
+
+
+def runs_in_all(record: BoundRecord) -> str:
+    """The runs of a sequential audit in words.
+
+    Warm-up runs and evaluation runs are added up, since both had to be trained and unlearned.
+    """
+    warmup, rest = record.calibration_runs, record.evaluation_runs
+    return f"{warmup + rest} runs ({warmup} warm-up + {rest})"
+
+
+def outcome(record: BoundRecord) -> str:
+    """What became of the claim, as one sentence; "" without a claim."""
+    claim = tested(record)
+    if claim is None:
+        return ""
+    text = f"claim ε ≤ {at_most(claim['epsilon'])}" + (f" at δ = {claim['delta']:g}" if claim["delta"] else "")
+    level = f"any-time valid at {confidence(record.zeta)}"
+    if claim["falsified"]:
+        runs = record.calibration_runs + claim["evaluation_runs"]
+        split = f"({record.calibration_runs} warm-up + {claim['evaluation_runs']})"
+        return f"{text} falsified after {runs} runs {split}, {level}."
+    ceiling = finite(record.ceiling)
+    most = "" if ceiling is None else f"; this many runs could have shown ε ≥ {lower(ceiling)}"
+    return f"{text} not falsified by {runs_in_all(record)}, {level}: no evidence against it{most}."
+
+
+def _claim(record: BoundRecord) -> str:
+    claim = tested(record)
+    if claim is None:
+        return ""
+    runs = record.calibration_runs + claim["evaluation_runs"]
+    claimed = f"ε ≤ {at_most(claim['epsilon'])}"
+    return f"falsified {claimed} after {runs} runs" if claim["falsified"] else f"{claimed} stands after {runs} runs"
+
+
 def _unlearn(record: BoundRecord) -> str:
     value = finite(record.seconds.get("unlearn"))
     return "" if value is None else duration(value)
@@ -136,6 +176,12 @@ COLUMNS = (
         lambda r: f"≥ {lower(r.epsilon)}",
         False,
     ),
+    Column(
+        "claim",
+        "Claim",
+        "The claim that was tested, and after how many runs in all it was falsified, if it was.",
+        lambda r: _claim(r),
+    ),
     Column("given by", "Given by", "Which preregistered bound gave the headline.", lambda r: statistic(r), False),
     Column(
         "ceiling",
@@ -163,6 +209,9 @@ COLUMNS = (
 )
 
 
+_TEXTS = ("method", "claim", "given by")
+
+
 def statistic(record: BoundRecord) -> str:
     """The label of the bound behind the headline, shortened: "overlap (r = 60)" becomes "overlap r=60"."""
     return clean(record.statistic).replace("(r = ", "r=").replace(")", "")
@@ -188,10 +237,13 @@ def cells(records: Sequence[BoundRecord]) -> list[list[str]]:
 
 def setting(record: BoundRecord) -> str:
     """The design in one clause: confidence, zeta, delta, L, m, the definition."""
+    sequential = record.sequential
     parts = [
         f"ζ = {record.zeta:g}",
         f"δ = {record.delta:g}",
-        f"L = {record.evaluation_runs} evaluation runs",
+        f"L = {record.evaluation_runs} evaluation runs"
+        if sequential is None
+        else f"any-time valid, at most {sequential['most_runs']} runs with {sequential['warmup']} to warm up",
         f"m = {record.m} candidate batches",
     ]
     return f"{', '.join(parts)}; {DEFINITIONS.get(record.definition, f'Definition {clean(record.definition)}')}"
@@ -227,6 +279,8 @@ def legend(records: Sequence[BoundRecord]) -> list[str]:
         "; ".join(text for head, text in explained.items() if head in heads) + "." if heads & explained.keys() else ""
     )
     for name, record in zip(labels(records), records):
+        if tested(record):
+            lines.append(f"{name}: {outcome(record)}")
         if record.failed_runs:
             count = len(record.failed_runs)
             verb = "runs failed and count" if count > 1 else "run failed and counts"
@@ -252,7 +306,7 @@ def render(records: list[BoundRecord]) -> str:
     used, body = columns(records), cells(records)
     rows = [[c.head for c in used], *body]
     widths = [max(len(row[i]) for row in rows) for i in range(len(used))]
-    texts = [i for i, c in enumerate(used) if c.head in ("method", "given by")]
+    texts = [i for i, c in enumerate(used) if c.head in _TEXTS]
     for i in reversed(texts):  # the name of the bound gives way first, then the method's
         spare = WIDTH - sum(widths) - len(GAP) * (len(widths) - 1)
         widths[i] = max(min(widths[i], 10), widths[i] + min(spare, 0))
@@ -276,7 +330,7 @@ def render_markdown(records: list[BoundRecord]) -> str:
         return "| " + " | ".join(text.replace("|", "\\|").replace("<", "&lt;") for text in row) + " |"
 
     used = columns(records)
-    marks = [":--" if c.head in ("method", "given by") else "--:" for c in used]
+    marks = [":--" if c.head in _TEXTS else "--:" for c in used]
     head = [line([c.name for c in used]), "| " + " | ".join(marks) + " |"]
     rows = [line(row) for row in cells(records)]
     return "\n".join([*head, *rows, "", " ".join(legend(records)).replace("<", "&lt;")])

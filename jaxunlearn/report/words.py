@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from jaxunlearn.records import BoundRecord
 from jaxunlearn.report.load import finite
-from jaxunlearn.report.table import at_most, certified, confidence, labels, lower, number
+from jaxunlearn.report.table import at_most, certified, confidence, labels, lower, number, outcome, tested
 
 BOUNDS = {
     "evidence": "p-value of the true sign vector under the attack, combined over runs; every batch counts, nothing is "
@@ -13,6 +13,8 @@ BOUNDS = {
     "lattice": "the same, calibrated exactly on the few sign vectors that are possible",
     "overlap": "correct guesses on the r most confident batches, summed over runs",
     "count": "number of runs whose p-value falls below a level fixed beforehand",
+    "e_process": "the evidence of all runs so far against ε, as a bet that a certified method can win only by luck; it "
+    "holds at every number of runs",
     "paper_mean": "the audit paper’s bound from the mean number of correct guesses, after halving",
     "paper_median": "the audit paper’s bound from the median number of correct guesses, after halving",
     "clopper_pearson": "Clopper–Pearson interval on telling two forget sets apart",
@@ -105,6 +107,11 @@ def remarks(record: BoundRecord) -> list[tuple[str, str]]:
         (kind, sentences) pairs; the kind is "warn", "proof" or "note".
     """
     out = []
+    claim = tested(record)
+    if claim:
+        text = outcome(record)
+        scope = f" The claim is certified unlearning in the sense of Definition {record.definition}."
+        out.append(("warn" if claim["falsified"] else "note", text[0].upper() + text[1:] + scope))
     ceiling = finite(record.ceiling)
     if ceiling and record.epsilon >= 0.97 * ceiling:
         text = f"The bound is at its ceiling of {number(ceiling)}: only more runs or more batches could show more."
@@ -182,6 +189,15 @@ def guide(records: Sequence[BoundRecord]) -> list[tuple[str, str]]:
             "looking and guarantee nothing.",
         ),
     ]
+    if any(record.sequential for record in records):
+        texts.append(
+            (
+                "Stopping at any time",
+                "In a sequential audit every run after the warm-up is first attacked with what the runs before it taught, "
+                "and then teaches the attack. Its bound holds after every run at once, so that one may stop when a claim "
+                "is falsified, go on, or test another claim; a claim that stands is not thereby proven.",
+            )
+        )
     if len(records) > 1:
         texts.append(
             (

@@ -54,3 +54,22 @@ def test_designed_signs_hold_every_vector_equally_often():
 def test_designed_signs_need_a_repeat():
     with pytest.raises(InputError, match="repeats=0"):
         signs.designed_signs(4, 0)
+
+
+@pytest.mark.parametrize("m", [2, 5, 6, 31])
+def test_spread_signs_use_every_batch_equally_often(m):
+    table = signs.spread_signs(jax.random.key(3), m, 9)
+    assert table.dtype == np.int8 and (design.check_signs(table) == table).all()
+    for runs in range(1, 10):
+        assert np.ptp((table[:runs] > 0).sum(axis=0)) <= 1
+    if m % 2 == 0:
+        np.testing.assert_array_equal(table[1::2], -table[:8:2])
+    both = (table[: 2 + m % 2] > 0).any(axis=0) & (table[: 2 + m % 2] < 0).any(axis=0)
+    assert both.all()
+
+
+def test_spread_signs_begin_alike_whatever_their_number_and_differ_by_key():
+    few, many = (signs.spread_signs(jax.random.key(0), 40, runs) for runs in (3, 8))
+    np.testing.assert_array_equal(few, many[:3])
+    assert (few != signs.spread_signs(jax.random.key(1), 40, 3)).any()
+    assert len({row.tobytes() for row in many}) == 8

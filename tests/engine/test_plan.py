@@ -36,3 +36,19 @@ def test_mesh_over_all_or_the_given_devices():
     mesh = planning.make_mesh(jax.devices()[:2])
     assert mesh.axis_names == (planning.AXIS,) and list(mesh.devices) == jax.devices()[:2]
     assert isinstance(mesh.devices, np.ndarray)
+
+
+@pytest.mark.parametrize(
+    ("devices", "width", "wanted", "expected"),
+    [(1, None, None, (1, 1)), (2, None, None, (1, 2)), (2, 3, None, (3, 6)), (4, 1, 5, (1, 8)), (2, 2, 1, (2, 4))],
+)
+def test_open_plans_do_not_depend_on_how_many_runs_there_will_be(devices, width, wanted, expected):
+    mesh = planning.make_mesh(jax.devices()[:devices])
+    plan = planning.choose_open(mesh, width=width, runs_per_chunk=wanted)
+    assert (plan.width, plan.runs_per_chunk) == expected
+
+
+@pytest.mark.parametrize("changes", [{"width": 0}, {"runs_per_chunk": 0}])
+def test_errors_of_open_plans_name_the_argument(changes):
+    with pytest.raises(InputError, match=next(iter(changes))):
+        planning.choose_open(planning.make_mesh(), **changes)

@@ -1,0 +1,195 @@
+"""``jaxunlearn audit`` with a claim or ``--sequential``: train, unlearn, score and test chunk by chunk, and stop.
+
+The run directory is that of the audit with a fixed number of runs, but chunks of scores are kept: a larger
+claim, or more runs, go on where the audit ended, with the same results to the bit as if it had been asked at once.
+"""
+
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxunlearn import records
+from jaxunlearn._validate import InputError
+from jaxunlearn.audit import validity
+from jaxunlearn.audit.preregistration import Preregistration
+from jaxunlearn.engine import store
+from jaxunlearn.engine.train import total_steps
+from jaxunlearn.pipeline import audit
+from jaxunlearn.pipeline.anytime import AnytimeTest, check_reachable
+from jaxunlearn.pipeline.population import PopulationTrainer, open_population
+from jaxunlearn.pipeline.progress import Bar
+from jaxunlearn.pipeline.task import Task
+from jaxunlearn.records import EVALUATION, BoundRecord
+from jaxunlearn.types import Unlearner
+
+NOTE = (
+    "Sequential: the attack on every evaluation run was fitted on the runs before it, so that the bound holds at every "
+    "number of runs at once, and whatever claims are tested."
+)
+
+
+class Trainer:
+    """Trains the chunks of the population when a method first asks for them."""
+
+    def __init__(self, task: Task, rewinds: Iterable[int]):
+        self.task = task
+        self.population, self._manifest = open_population(task, rewinds)
+        self._train = PopulationTrainer(task, self.population)
+        self.steps = self._train.steps
+        self.asked: set[int] = set()
+        self.trained_runs, self.seconds = 0, float(self._manifest.get("seconds", 0.0))
+
+    def need(self, number: int, progress: Callable[[float], None]) -> None:
+        """Makes sure that a chunk is trained."""
+        self.asked.add(number)
+        began = time.perf_counter()
+        if not self._train(number, progress):
+            progress(1.0)
+            return
+        self.trained_runs += self.task.engine.plan.runs_per_chunk
+        self.seconds += time.perf_counter() - began
+        directory = self.task.config.population_directory
+        with store.disk_errors(directory):
+            records.write_json(directory / "manifest.json", self._manifest | {"seconds": self.seconds})
+
+    def facts(self) -> dict[str, Any]:
+        """What the report says of the population."""
+        runs = self.task.engine.plan.runs_per_chunk * len(self.asked)
+        return {
+            "seconds": round(self.seconds, 1),
+            "trained_runs": self.trained_runs,
+            "reused_runs": max(0, runs - self.trained_runs),
+        }
+
+
+def run(
+    task: Task,
+    methods: dict[str, tuple[Callable, dict[str, Any]]],
+    unlearners: dict[str, Unlearner],
+    plan: Preregistration,
+    began: float,
+) -> list[Path]:
+    """Runs or resumes a sequential audit; every method is tested, and stops, by itself.
+
+    Args:
+        task: The task; its run table is in the order of time.
+        methods: Name -> (factory, what its results depend on).
+        unlearners: Name -> the algorithm.
+        plan: What is preregistered.
+        began: When the audit began, by ``time.perf_counter``.
+
+    Returns:
+        The methods' folders.
+
+    Raises:
+        InputError: The claim is beyond the design, or the directory holds another audit.
+    """
+    config = task.config
+    check_reachable(plan)
+    drawn = task.runs.signs[: config.most_runs][task.runs.roles[: config.most_runs] == EVALUATION]
+    validity.check_evaluation_signs(drawn)
+    manifest = audit.open_run(task, plan)
+    folders, most = [], 0
+    with store.exclusive(config.population_directory):
+        trainer = Trainer(task, {u.rewind for u in unlearners.values()})
+        notes = [NOTE, *audit.other_looks(config, plan)]
+        for name, (_, identity) in methods.items():
+            folder = audit.open_method(config.directory, name, identity)
+            folders.append(folder)
+            record = _finished(folder, plan)
+            if record is None:
+                record = _follow(task, name, unlearners[name], trainer, plan, folder, notes)
+                with store.disk_errors(folder):
+                    records.write_json(folder / "bound.json", record.to_json())
+            most = max(most, record.calibration_runs + record.evaluation_runs)
+    runs = {"calibration": config.warmup, "evaluation": most - config.warmup}
+    audit.close_run(task, manifest, runs=runs, population=trainer.facts(), began=began)
+    return folders
+
+
+def _finished(folder: Path, plan: Preregistration) -> BoundRecord | None:
+    """The stored record, if it answers what is asked now: this claim, falsified or tested on as many runs."""
+    try:
+        record = BoundRecord.from_json(records.read_json(folder / "bound.json"))
+    except InputError:
+        return None
+    found = record.sequential or {}
+    claim = found.get("claim")
+    same = (None if claim is None else claim["epsilon"]) == plan.claim_epsilon
+    return record if same and found.get("most_runs") == (plan.warmup or 0) + plan.L else None
+
+
+def _follow(
+    task: Task,
+    name: str,
+    unlearner: Unlearner,
+    trainer: Trainer,
+    plan: Preregistration,
+    folder: Path,
+    notes: list[str],
+) -> BoundRecord:
+    """Goes through the runs in the order of time until the claim is falsified or the last run is done."""
+    config, table = task.config, task.runs
+    test = AnytimeTest(plan, variance=config.variance)
+    parts: list[dict[str, np.ndarray]] = []
+    runs = 0
+    for part in _chunks(task, name, unlearner, trainer, folder):
+        parts.append(part)
+        for scores, failed in zip(part["scores"], part["failed"]):
+            if test.falsified or runs == config.most_runs:
+                break  # the chunk's other runs are there already, and are not looked at
+            if table.roles[runs] == EVALUATION:
+                test.attack(scores, table.signs[runs], failed=bool(failed))
+            else:
+                test.teach(scores, table.signs[runs])
+            runs += 1
+        if test.falsified:
+            break
+    found, seconds = audit.collect(task, parts, runs)
+    lost = int(found.failed[: config.warmup].sum())
+    record, evaluated = test.record(
+        method=name,
+        title=config.dataset,
+        definition="3.2" if config.fresh_init else "3.3",
+        accuracy=audit.accuracy_summary(found),
+        seconds=seconds | {"train": round(trainer.seconds, 1)},
+        certificate=unlearner.certificate,
+        notes=[*notes, *unlearner.notes]
+        + ([f"{lost} warm-up runs failed twice; their non-finite scores are left out of the fits."] if lost else [])
+        + (["Every run drew its own initial weights and order, unknown to the attack."] if config.fresh_init else []),
+    )
+    with store.disk_errors(folder):
+        found.save(folder / "scores.npz")
+        records.write_npz(folder / "evaluation.npz", **evaluated)
+    return record
+
+
+def _chunks(
+    task: Task, name: str, unlearner: Unlearner, trainer: Trainer, folder: Path
+) -> Iterator[dict[str, np.ndarray]]:
+    """Scores of one chunk of runs after the other, computed when asked for or found on disk."""
+    most = task.config.most_runs
+    runners = [task.engine.phase_runner(phase, number + 1) for number, phase in enumerate(unlearner.phases)]
+    steps = sum(total_steps(phase, task.engine.sizes) for phase in unlearner.phases)
+    share = trainer.steps / max(trainer.steps + steps, 1)  # of the work that is training
+    bar, done = Bar(name, most, trainer.steps + steps, task.config.quiet), 0
+    try:
+        for number, rows in enumerate(task.chunks):
+            runs = min(rows.stop, most) - rows.start
+            part = audit.read_scores(task, folder, number)
+            if part is not None:
+                bar.skip(runs)
+            else:
+                trainer.need(number, bar.chunk(runs, 1 / share) if share else lambda part: None)
+                progress = bar.chunk(runs, max(1, len(runners)) / max(1 - share, 1e-9))
+                salt = zlib.crc32(name.encode())
+                part = audit.unlearn_chunk(task, unlearner, runners, trainer.population, number, salt, progress)
+                audit.write_scores(task, folder, number, part)
+            done = rows.start + runs
+            yield part
+    finally:
+        bar.close(done)
