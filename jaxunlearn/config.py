@@ -219,7 +219,7 @@ class Audit:
         )
         _validate.require(
             not self.trajectory,
-            f"Expected no trajectory={' '.join(map(str, self.trajectory))} in a sequential audit, which bounds the end alone; "
+            f"Expected no trajectory={' '.join(map(str, self.trajectory))} in a sequential audit, which bounds the end; "
             "leave out trajectory, or sequential and claim_epsilon.",
         )
         _validate.at_least(2 + self.m % 2, warmup_runs=self.warmup)  # fewer leave a batch on one side
