@@ -7,7 +7,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from jaxunlearn._validate import require
 from jaxunlearn.types import Params
+
+SIGNALS = ("logit", "loss", "margin", "augmented")
+"""Names of the scores that ``scores`` computes."""
 
 
 def logit_score(logits: Float[Array, "n classes"], labels: Int[Array, " n"]) -> Float[Array, " n"]:
@@ -26,6 +30,39 @@ def logit_score(logits: Float[Array, "n classes"], labels: Int[Array, " n"]) -> 
     own = jnp.take_along_axis(logits, labels[:, None], axis=-1)[:, 0]
     is_own = jnp.arange(logits.shape[-1])[None, :] == labels[:, None]
     return own - jax.nn.logsumexp(jnp.where(is_own, -jnp.inf, logits), axis=-1)
+
+
+def loss_score(logits: Float[Array, "n classes"], labels: Int[Array, " n"]) -> Float[Array, " n"]:
+    """Minus the cross-entropy, log p_y, in nats and <= 0; it saturates at 0 where ``logit_score`` goes on."""
+    return jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], axis=-1)[:, 0]
+
+
+def margin(logits: Float[Array, "n classes"], labels: Int[Array, " n"]) -> Float[Array, " n"]:
+    """The label's logit minus the largest of the others: > 0 where the example is classified rightly."""
+    own = jnp.take_along_axis(logits, labels[:, None], axis=-1)[:, 0]
+    is_own = jnp.arange(logits.shape[-1])[None, :] == labels[:, None]
+    return own - jnp.where(is_own, -jnp.inf, logits).max(axis=-1)
+
+
+def augment(x: Float[Array, "n height width channels"], *, flip: bool) -> tuple[Float[Array, "n h w c"], ...]:
+    """Copies of images under a fixed list of transformations: LiRA's queries (Carlini et al., 2022, section VI-B).
+
+    Args:
+        x: Images, channels last.
+        flip: Add the mirror image; not for digits and letters, whose mirror images are no digits and letters.
+
+    Returns:
+        The images moved by one pixel up, down, left and right (the edge is repeated) and, with ``flip``, mirrored.
+
+    Raises:
+        InputError: ``x`` does not hold images.
+    """
+    require(x.ndim == 4, f"Expected images of shape [n, height, width, channels] for augmented scores, got {x.shape}.")
+    up = jnp.concatenate([x[:, 1:], x[:, -1:]], axis=1)
+    down = jnp.concatenate([x[:, :1], x[:, :-1]], axis=1)
+    left = jnp.concatenate([x[:, :, 1:], x[:, :, -1:]], axis=2)
+    right = jnp.concatenate([x[:, :, :1], x[:, :, :-1]], axis=2)
+    return (up, down, left, right, *((x[:, :, ::-1],) if flip else ()))
 
 
 def batched_logits(
