@@ -86,8 +86,14 @@ class Audit:
     """B, examples per candidate batch; must divide pool_size. m = pool_size / B."""
     predictor: Literal["batchwise", "joint", "pairwise"] = "batchwise"
     """batchwise: a likelihood ratio per batch. joint: a hypothesis per sign vector, small m. pairwise: joint, m = 2."""
-    variance: Literal["pooled", "per_example"] = "pooled"
-    """Gaussian fits: pooled variance, or one per example and side as in the paper."""
+    variance: Literal["pooled", "per_example", "shrunken", "batch", "full"] = "pooled"
+    """Gaussian fits: pooled variance; one per example and side (the paper's); shrunken: between the two; batch, full:
+    pooled, with correlations between the scores of a batch or of the run."""
+    attack: Literal["gaussian", "multivariate", "stacked", "auto"] = "gaussian"
+    """gaussian: the first of signals alone. multivariate: one Gaussian over all. stacked: a classifier over their ratios.
+    auto: what cross-validation on calibration runs prefers, the variance included."""
+    signals: tuple[Literal["logit", "loss", "margin", "augmented"], ...] = ("logit",)
+    """Scores of an example; augmented: the logits of shifted (and, for CIFAR, mirrored) copies."""
     r: int | None = None
     """Guess budget of the paper's bounds, even, <= m. Default: about m / 4 (joint and pairwise: m)."""
     zeta: float = 0.05
@@ -125,6 +131,7 @@ class Audit:
         )
         if self.r is not None:
             _validate.guess_budget(self.r, self.m)
+        self._check_attack()
         if self.predictor == "pairwise":
             _validate.require(
                 self.m == 2,
@@ -136,6 +143,31 @@ class Audit:
                 f"Expected m={self.m} <= 12 for predictor='joint', since every sign vector has calibration runs of its own; "
                 f"use a larger candidate_batch_size (now {self.candidate_batch_size}).",
             )
+
+    def _check_attack(self) -> None:
+        _validate.not_empty("signals", self.signals)
+        _validate.require(
+            len(set(self.signals)) == len(self.signals) and self.signals[0] != "augmented",
+            f"Expected signals without repetition and not augmented first, got {' '.join(self.signals)}.",
+        )
+        if self.attack != "gaussian":
+            _validate.require(
+                self.predictor == "batchwise",
+                f"Expected predictor='batchwise' for attack={self.attack!r}, got {self.predictor!r}; use attack='gaussian'.",
+            )
+        if self.attack in ("multivariate", "stacked"):
+            _validate.require(
+                len(self.signals) > 1,
+                f"Expected at least two signals for attack={self.attack!r}, got {' '.join(self.signals)}.",
+            )
+        _validate.require(
+            self.attack != "multivariate" or self.variance in ("pooled", "batch", "full"),
+            f"Expected variance='pooled', 'batch' or 'full' for attack='multivariate', got {self.variance!r}.",
+        )
+        _validate.require(
+            self.predictor == "batchwise" or self.variance != "batch",
+            f"Expected another variance than 'batch' for predictor={self.predictor!r}; use 'full'.",
+        )
 
     @property
     def m(self) -> int:
@@ -174,7 +206,7 @@ TRAINING_FIELDS = (
     "training",
 )
 """Fields of Audit that the trained population depends on (with whether calibration is designed)."""
-AUDIT_FIELDS = (*TRAINING_FIELDS, "predictor", "variance", "r", "zeta", "delta")
+AUDIT_FIELDS = (*TRAINING_FIELDS, "predictor", "variance", "attack", "signals", "r", "zeta", "delta")
 """Fields that all results of a run directory depend on; a method's own hyperparameters come on top."""
 
 
@@ -196,6 +228,11 @@ def training_identity(config: Audit) -> dict[str, Any]:
 def audit_identity(config: Audit) -> dict[str, Any]:
     """What all results of a run directory depend on."""
     return {name: as_json(getattr(config, name)) for name in AUDIT_FIELDS}
+
+
+def attack_terms(config: Audit) -> dict[str, Any]:
+    """The attack: bounding the same evaluation runs with another one is a second look at them."""
+    return {name: as_json(getattr(config, name)) for name in ("variance", "attack", "signals")}
 
 
 def resolve_method(name: str, methods: Methods) -> tuple[Callable[[TaskInfo], Unlearner], dict[str, Any]]:

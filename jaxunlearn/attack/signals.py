@@ -1,6 +1,6 @@
 """From parameters and examples to the scores that attacks use; higher = more likely still in the model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +44,7 @@ def margin(logits: Float[Array, "n classes"], labels: Int[Array, " n"]) -> Float
     return own - jnp.where(is_own, -jnp.inf, logits).max(axis=-1)
 
 
-def augment(x: Float[Array, "n height width channels"], *, flip: bool) -> tuple[Float[Array, "n h w c"], ...]:
+def augment(x: Float[Array, "n height width channels"], *, flip: bool) -> dict[str, Array]:
     """Copies of images under a fixed list of transformations: LiRA's queries (Carlini et al., 2022, section VI-B).
 
     Args:
@@ -52,7 +52,8 @@ def augment(x: Float[Array, "n height width channels"], *, flip: bool) -> tuple[
         flip: Add the mirror image; not for digits and letters, whose mirror images are no digits and letters.
 
     Returns:
-        The images moved by one pixel up, down, left and right (the edge is repeated) and, with ``flip``, mirrored.
+        [n, height, width, channels] by name: moved by one pixel up, down, left, right (the edge is repeated) and, with
+        ``flip``, mirrored.
 
     Raises:
         InputError: ``x`` does not hold images.
@@ -62,7 +63,8 @@ def augment(x: Float[Array, "n height width channels"], *, flip: bool) -> tuple[
     down = jnp.concatenate([x[:, :1], x[:, :-1]], axis=1)
     left = jnp.concatenate([x[:, :, 1:], x[:, :, -1:]], axis=2)
     right = jnp.concatenate([x[:, :, :1], x[:, :, :-1]], axis=2)
-    return (up, down, left, right, *((x[:, :, ::-1],) if flip else ()))
+    moved = {"up": up, "down": down, "left": left, "right": right}
+    return moved | {"mirrored": x[:, :, ::-1]} if flip else moved
 
 
 def batched_logits(
@@ -73,3 +75,38 @@ def batched_logits(
     if n <= batch_size:
         return apply(params, x)
     return lax.map(lambda one: apply(params, one[None])[0], x, batch_size=batch_size)
+
+
+def signal_scores(
+    names: Sequence[str],
+    apply: Callable[[Params, Array], Array],
+    params: Params,
+    x: Float[Array, "n ..."],
+    logits: Float[Array, "n classes"],
+    labels: Int[Array, " n"],
+    *,
+    flip: bool,
+) -> dict[str, Float[Array, " n"]]:
+    """Scores by name.
+
+    Args:
+        names: Of ``SIGNALS``; "augmented" stands for one score a copy (``augment``), called augmented_up and so on.
+        apply: ``(params, x) -> logits``.
+        params: The model's parameters.
+        x: Examples, used for "augmented" only.
+        logits: Their logits.
+        labels: Their labels.
+        flip: As in ``augment``.
+
+    Raises:
+        InputError: "augmented" is asked for and ``x`` does not hold images.
+    """
+    plain = {"logit": logit_score, "loss": loss_score, "margin": margin}
+    scores = {}
+    for name in names:
+        if name in plain:
+            scores[name] = plain[name](logits, labels)
+        else:
+            for copy, moved in augment(x, flip=flip).items():
+                scores[f"augmented_{copy}"] = logit_score(batched_logits(apply, params, moved), labels)
+    return scores

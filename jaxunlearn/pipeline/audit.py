@@ -133,11 +133,13 @@ def _run(
     with store.disk_errors(directory):
         records.write_npz(directory / "signs.npz", signs=table.signs, roles=table.roles, indices=table.indices)
     trained, population = train_population(task)
-    others = store.register(config.population_directory / "preregistrations.json", plan.to_json())
+    terms = plan.to_json() | configuration.attack_terms(config)
+    others = store.register(config.population_directory / "preregistrations.json", terms)
     notes = [
-        f"These evaluation runs were bounded under another preregistration before ({_terms(other, plan)}); "
+        f"These evaluation runs were bounded under another preregistration before ({'; '.join(_changes(other, terms))}); "
         "unless it was fixed beforehand that this one counts, it is exploratory."
         for other in others
+        if _changes(other, terms)
     ]
     folders = []
     for name, (_, identity) in methods.items():
@@ -171,9 +173,9 @@ def _run(
     return folders
 
 
-def _terms(other: dict[str, Any], plan: Preregistration) -> str:
-    """What another preregistration has differently."""
-    return "; ".join(store.differences(other, plan.to_json()))
+def _changes(other: dict[str, Any], terms: dict[str, Any]) -> list[str]:
+    """What another preregistration has differently, as far as it says (those of older versions name no attack)."""
+    return store.differences(other, {name: value for name, value in terms.items() if name in other})
 
 
 def _order(config):
@@ -300,6 +302,7 @@ def unlearn_and_score(
         scores=whole["scores"],
         accuracy={key: whole[f"accuracy_{key}"] for key in _ACCURACIES},
         failed=whole["failed"],
+        signals={key.removeprefix("signal_"): whole[key] for key in whole if key.startswith("signal_")},
     )
     seconds = np.sum([part["seconds"] for part in parts], axis=0)
     return scores, {"unlearn": float(seconds[0]), "score": float(seconds[1])}
@@ -327,7 +330,9 @@ def _unlearn_chunk(
         part = {
             key: np.asarray(value)[: rows.stop - rows.start] for key, value in task.score(params, chunk.member).items()
         }
-        part["failed"] = ~_finite({"scores": part["scores"]})
+        part["failed"] = ~_finite(
+            [value for key, value in part.items() if key == "scores" or key.startswith("signal_")]
+        )
         part["seconds"] = np.array([unlearned - began, time.perf_counter() - unlearned])
         if not part["failed"].any():
             break
@@ -377,9 +382,11 @@ def bound(
         notes.append("Every run drew its own initial weights and order, unknown to the attack.")
     with store.disk_errors(folder):
         scores.save(folder / "scores.npz")
+    outputs, choice = bounding.attack_with(task.config.attack, scores, plan, variance=task.config.variance)
+    notes += [choice.note] if choice else []
     record, evaluated = bounding.record(
         plan,
-        bounding.attack(scores, plan, variance=task.config.variance),
+        outputs,
         scores.signs[evaluation],
         scores.failed[evaluation],
         method=name,

@@ -5,10 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from jaxunlearn.attack import likelihood
+from jaxunlearn._validate import require
+from jaxunlearn.attack import combine, likelihood
 from jaxunlearn.audit import design, validity
 from jaxunlearn.audit.headline import evaluate
 from jaxunlearn.audit.preregistration import Preregistration
+from jaxunlearn.pipeline import selection
+from jaxunlearn.pipeline.selection import Choice
 from jaxunlearn.records import CALIBRATION, EVALUATION, BoundRecord, ScoreRecord
 
 
@@ -18,7 +21,7 @@ def attack(scores: ScoreRecord, plan: Preregistration, *, variance: str) -> dict
     Args:
         scores: All runs.
         plan: What was preregistered; its predictor chooses the attack.
-        variance: "pooled" or "per_example".
+        variance: One of ``likelihood.VARIANCES``.
 
     Returns:
         {"llr": [L, m]} for the batchwise predictor, else {"log_likelihoods": [L, M']}.
@@ -26,13 +29,7 @@ def attack(scores: ScoreRecord, plan: Preregistration, *, variance: str) -> dict
     Raises:
         InputError: A run serves as calibration and as evaluation, or an example has no calibration score.
     """
-    fit, test = scores.roles == CALIBRATION, scores.roles == EVALUATION
-    validity.check_separate(
-        calibration_ids=scores.indices[fit].tolist(),
-        evaluation_ids=[("evaluation", i) for i in scores.indices[test].tolist()],
-        calibration_signs=scores.signs[fit],
-        evaluation_signs=scores.signs[test],
-    )
+    fit, test = _roles(scores)
     if plan.predictor == "batchwise":
         gaussians = likelihood.fit_batchwise(scores.scores[fit], scores.signs[fit], variance=variance)
         return {"llr": likelihood.batchwise_llr(gaussians, scores.scores[test])}
@@ -42,6 +39,54 @@ def attack(scores: ScoreRecord, plan: Preregistration, *, variance: str) -> dict
     by_vector = by_vector.reshape(counts.size, int(counts[0]), *by_vector.shape[1:])
     gaussians = likelihood.fit_joint(by_vector, variance=variance)
     return {"log_likelihoods": likelihood.joint_log_likelihoods(gaussians, scores.scores[test])}
+
+
+def attack_with(
+    kind: str, scores: ScoreRecord, plan: Preregistration, *, variance: str
+) -> tuple[dict[str, np.ndarray], Choice | None]:
+    """As ``attack``, with any attack.
+
+    Args:
+        kind: "gaussian" (``attack``), "multivariate", "stacked" (``combine.make_attack``), or "auto" (``selection``: the best
+            on the calibration runs, whatever ``variance``).
+        scores: All runs, with their signals.
+        plan: What was preregistered; other attacks than "gaussian" are for its batchwise predictor.
+        variance: One of ``likelihood.VARIANCES``.
+
+    Returns:
+        What ``attack`` returns; with "auto" beside it the choice, and among the outputs "attacks" and "attack_evidence".
+
+    Raises:
+        InputError: As ``attack``; or too few calibration runs for cross-fitting.
+    """
+    if kind == "gaussian":
+        return attack(scores, plan, variance=variance), None
+    require(
+        plan.predictor == "batchwise", f"Expected predictor='batchwise' for attack={kind!r}, got {plan.predictor!r}."
+    )
+    fit, test = _roles(scores)
+    values, signs = scores.stacked(), scores.signs[fit]
+    if kind != "auto":
+        return {"llr": combine.make_attack(kind, variance)(values[:, fit], signs, values[:, test])}, None
+    attacks = selection.candidates(values.shape[0])
+    choice = selection.choose(attacks, values[:, fit], signs)
+    return {
+        "llr": attacks[choice.name](values[:, fit], signs, values[:, test]),
+        "attacks": np.array(list(choice.evidence)),
+        "attack_evidence": np.array(list(choice.evidence.values())),
+    }, choice
+
+
+def _roles(scores: ScoreRecord) -> tuple[np.ndarray, np.ndarray]:
+    """[runs] bool of calibration and of evaluation runs, after the check that they are separate."""
+    fit, test = scores.roles == CALIBRATION, scores.roles == EVALUATION
+    validity.check_separate(
+        calibration_ids=scores.indices[fit].tolist(),
+        evaluation_ids=[("evaluation", i) for i in scores.indices[test].tolist()],
+        calibration_signs=scores.signs[fit],
+        evaluation_signs=scores.signs[test],
+    )
+    return fit, test
 
 
 def record(

@@ -39,8 +39,9 @@ class Bound:
     """Log-likelihood ratios [runs, m] of evaluation runs, in place of scores: npy, npz (array llr) or CSV."""
     failed_runs: tuple[int, ...] = ()
     """Rows of evaluation runs (from 0, among the evaluation runs) that failed twice; each counts as p = 1."""
-    variance: Literal["pooled", "per_example"] = "pooled"
-    """Gaussian fits: pooled variance, or one per example and side as in the paper."""
+    variance: Literal["pooled", "per_example", "shrunken", "batch", "full"] = "pooled"
+    """Gaussian fits: pooled variance; one per example and side (the paper's); shrunken: between the two; batch, full:
+    pooled, with correlations between the scores of a batch or of the run."""
     r: int | None = None
     """Guess budget of the paper's bounds, even, <= m. Default: about m / 4."""
     zeta: float = 0.05

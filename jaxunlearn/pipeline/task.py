@@ -10,7 +10,7 @@ from jaxtyping import PRNGKeyArray
 
 from jaxunlearn import config as configuration
 from jaxunlearn._validate import require
-from jaxunlearn.attack import signals
+from jaxunlearn.attack import combine, signals
 from jaxunlearn.data import digits, images, signs, splits
 from jaxunlearn.engine import plan as planning
 from jaxunlearn.engine.population import Engine, Runs, members, pad
@@ -24,6 +24,9 @@ from jaxunlearn.unlearn import base
 LOADERS = {"digits": digits.load, "mnist": images.mnist, "cifar10": images.cifar10, "cifar100": images.cifar100}
 
 SOURCES = ("train", "retain", "forget")
+
+MIRRORED = ("cifar10", "cifar100")
+"""Data sets whose mirror images are as natural as the images."""
 
 # Numbers folded into the root key, one per purpose; a new purpose takes a new number.
 _SPLIT, _INITIAL, _ORDER, _SIGNS, TRAINING, UNLEARNING = range(6)
@@ -102,6 +105,18 @@ def check_calibration(table: RunTable) -> None:
         f"Expected every candidate batch to be in some of the calibration_runs={signs.shape[0]} and not in others, but "
         f"{int(one_sided.sum())} of {signs.shape[1]} are in all or in none; use more calibration runs.",
     )
+
+
+def _candidate_scores(config, model: Model, params: Params, examples: Examples, logits, sizes: Sizes) -> dict:
+    """[m, B] scores of the candidates: the first of the configuration's signals as "scores", the others as "signal_NAME"."""
+    x, logits, labels = (a[sizes.retain :] for a in (examples.x, logits, examples.y))
+    flip = config.dataset in MIRRORED
+    named = signals.signal_scores(config.signals, model.apply, params, x, logits, labels, flip=flip)
+    first = config.signals[0]
+    return {
+        "scores" if name == first else f"signal_{name}": score.reshape(config.m, config.candidate_batch_size)
+        for name, score in named.items()
+    }
 
 
 def make_unlearner(task: "Task", name: str, factory: Callable[[TaskInfo], Unlearner]) -> Unlearner:
@@ -202,6 +217,8 @@ def build(config: configuration.Audit, devices=None) -> Task:
         designed=config.predictor != "batchwise",
     )
     check_calibration(runs)
+    if config.attack in ("stacked", "auto"):
+        combine.check_folds(runs.signs[runs.roles == CALIBRATION])
     mesh = planning.make_mesh(devices)
     plan = planning.choose(mesh, len(runs), width=config.width, runs_per_chunk=config.runs_per_chunk)
     rows = np.concatenate([split.retain, split.pool])
@@ -228,7 +245,7 @@ def build(config: configuration.Audit, devices=None) -> Task:
         logits = signals.batched_logits(model.apply, params, examples.x)
         is_pool = jnp.arange(member.shape[0]) >= sizes.retain
         return {
-            "scores": signals.logit_score(logits[sizes.retain :], examples.y[sizes.retain :]).reshape(m, batch_size),
+            **_candidate_scores(config, model, params, examples, logits, sizes),
             "accuracy_retain": accuracy(logits, examples.y, (~is_pool).astype(jnp.float32)),
             "accuracy_forget": accuracy(logits, examples.y, (is_pool & member).astype(jnp.float32)),
             "accuracy_unseen": accuracy(logits, examples.y, (is_pool & ~member).astype(jnp.float32)),
