@@ -101,20 +101,26 @@ def cross_fit(attack: Attack, calibration: np.ndarray, signs: np.ndarray, *, fol
     return out
 
 
-def check_folds(signs: np.ndarray, *, folds: int = FOLDS) -> None:
+def check_folds(signs: np.ndarray, *, folds: int = FOLDS, depth: int = 1) -> None:
     """Refuses calibration signs with which ``cross_fit`` would fail; needs no scores, so it can come before training.
 
     Args:
         signs: [n, m].
         folds: As in ``cross_fit``.
+        depth: 2 if the attack that is cross-fitted cross-fits within the runs it is given, as "stacked" does.
 
     Raises:
         InputError: Without one of the folds some batch is in all runs or in none.
     """
+    if depth > 1:
+        outer = np.arange(signs.shape[0]) % min(folds, signs.shape[0])
+        for i in np.unique(outer):
+            check_folds(signs[outer != i], folds=folds, depth=depth - 1)
+        return
     fold = np.arange(signs.shape[0]) % min(folds, signs.shape[0])
     plus = np.stack([(signs[fold != i] > 0).mean(axis=0) for i in np.unique(fold)])
     require(
         bool(((plus > 0) & (plus < 1)).all()),
-        f"Expected every candidate batch to be in some of the calibration runs and not in others after a tenth of the "
-        f"{signs.shape[0]} is held out for cross-fitting; use more calibration runs, or attack='gaussian'.",
+        "Expected every candidate batch to be in some of the calibration runs and not in others, also after a tenth of them "
+        "is held out for cross-fitting; use more calibration_runs, or attack='gaussian'.",
     )

@@ -59,7 +59,7 @@ def choose(attacks: Mapping[str, Attack], calibration: np.ndarray, signs: np.nda
     """
     not_empty("attacks", attacks)
     evidence = {
-        name: float(-null.log_p_values(combine.cross_fit(attack, calibration, signs), signs).mean())
+        name: abs(float(null.log_p_values(combine.cross_fit(attack, calibration, signs), signs).mean()))
         for name, attack in attacks.items()
     }
     return Choice(name=max(evidence, key=evidence.__getitem__), evidence=evidence)

@@ -218,7 +218,8 @@ def build(config: configuration.Audit, devices=None) -> Task:
     )
     check_calibration(runs)
     if config.attack in ("stacked", "auto"):
-        combine.check_folds(runs.signs[runs.roles == CALIBRATION])
+        depth = 2 if config.attack == "auto" and len(config.signals) > 1 else 1
+        combine.check_folds(runs.signs[runs.roles == CALIBRATION], depth=depth)
     mesh = planning.make_mesh(devices)
     plan = planning.choose(mesh, len(runs), width=config.width, runs_per_chunk=config.runs_per_chunk)
     rows = np.concatenate([split.retain, split.pool])
