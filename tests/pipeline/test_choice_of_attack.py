@@ -12,6 +12,7 @@ from jaxunlearn import records
 from jaxunlearn._validate import InputError
 from jaxunlearn.attack import combine
 from jaxunlearn.audit import least_favourable as lf
+from jaxunlearn.audit.headline import evaluate
 from jaxunlearn.audit.preregistration import Preregistration
 from jaxunlearn.pipeline import bounding, selection
 from jaxunlearn.records import CALIBRATION, EVALUATION, ScoreRecord
@@ -80,6 +81,19 @@ def test_an_evaluation_run_is_attacked_alone(kind, variance):
     )
     alone = bounding.attack_with(kind, one, PLAN, variance=variance)[0]["llr"]
     np.testing.assert_allclose(alone[0], whole[2], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("kind", "variance"), [("gaussian", "full"), ("multivariate", "full"), ("gaussian", "shrunken")]
+)
+def test_scores_without_the_signs_in_them_give_zero(kind, variance):
+    scores, rng, zeros = make_scores(9, common=0.5, second=1.0), np.random.default_rng(10), 0
+    for _ in range(40):
+        signs = lf.draw_signs(rng, RUNS + TESTED, BATCHES)
+        shuffled = dataclasses.replace(scores, signs=signs)
+        outputs, _ = bounding.attack_with(kind, shuffled, PLAN, variance=variance)
+        zeros += evaluate(PLAN, signs=signs[RUNS:], curves=False, **outputs).headline.epsilon == 0
+    assert zeros >= 38
 
 
 def test_of_equal_attacks_the_simplest_is_chosen():
