@@ -131,8 +131,14 @@ class Audit:
     """B, examples per candidate batch; must divide pool_size. m = pool_size / B."""
     predictor: Literal["batchwise", "joint", "pairwise"] = "batchwise"
     """batchwise: a likelihood ratio per batch. joint: a hypothesis per sign vector, small m. pairwise: joint, m = 2."""
-    variance: Literal["pooled", "per_example"] = "pooled"
-    """Gaussian fits: pooled variance, or one per example and side as in the paper."""
+    variance: Literal["pooled", "per_example", "shrunken", "batch", "full"] = "pooled"
+    """Gaussian fits: pooled variance; one per example and side (the paper's); shrunken: between the two; batch, full:
+    pooled, with correlations between the scores of a batch or of the run."""
+    attack: Literal["gaussian", "multivariate", "stacked", "auto"] = "gaussian"
+    """gaussian: the first of signals alone. multivariate: one Gaussian over all. stacked: a classifier over their ratios.
+    auto: what cross-validation on calibration runs prefers, the variance included."""
+    signals: tuple[Literal["logit", "loss", "margin", "augmented"], ...] = ("logit",)
+    """Scores of an example; augmented: the logits of shifted (and, for CIFAR, mirrored) copies."""
     r: int | None = None
     """Guess budget of the paper's bounds, even, <= m. Default: about m / 4 (joint and pairwise: m)."""
     zeta: float = 0.05
@@ -187,6 +193,12 @@ class Audit:
             f"Expected candidate_batch_size=1 and split='uniform' of dataset='shakespeare', whose candidates are chunks of "
             f"text, got {self.candidate_batch_size} and {self.split!r}.",
         )
+        _validate.require(
+            self.dataset != "shakespeare" or self.signals == ("logit",),
+            f"Expected no other signals of dataset='shakespeare' than the log-likelihood, got {' '.join(self.signals)}; leave "
+            "out signals.",
+        )
+        self._check_attack()
         self._check_sequential()
         if self.predictor == "pairwise":
             _validate.require(
@@ -222,6 +234,11 @@ class Audit:
             f"Expected no trajectory={' '.join(map(str, self.trajectory))} in a sequential audit, which bounds the end; "
             "leave out trajectory, or sequential and claim_epsilon.",
         )
+        _validate.require(
+            self.attack == "gaussian" and self.variance in ("pooled", "per_example"),
+            f"Expected attack='gaussian' and variance='pooled' or 'per_example' in a sequential audit, got {self.attack!r} "
+            f"and {self.variance!r}: the others are not fitted run by run.",
+        )
         _validate.at_least(2 + self.m % 2, warmup_runs=self.warmup)  # fewer leave a batch on one side
         _validate.require(
             self.warmup < self.most_runs,
@@ -248,6 +265,31 @@ class Audit:
     def audited_delta(self) -> float:
         """The hypothesis's delta."""
         return self.delta if self.claim_delta is None else self.claim_delta
+
+    def _check_attack(self) -> None:
+        _validate.not_empty("signals", self.signals)
+        _validate.require(
+            len(set(self.signals)) == len(self.signals) and self.signals[0] != "augmented",
+            f"Expected signals without repetition and not augmented first, got {' '.join(self.signals)}.",
+        )
+        if self.attack != "gaussian":
+            _validate.require(
+                self.predictor == "batchwise",
+                f"Expected predictor='batchwise' for attack={self.attack!r}, got {self.predictor!r}; use attack='gaussian'.",
+            )
+        if self.attack in ("multivariate", "stacked"):
+            _validate.require(
+                len(self.signals) > 1,
+                f"Expected at least two signals for attack={self.attack!r}, got {' '.join(self.signals)}.",
+            )
+        _validate.require(
+            self.attack != "multivariate" or self.variance in ("pooled", "batch", "full"),
+            f"Expected variance='pooled', 'batch' or 'full' for attack='multivariate', got {self.variance!r}.",
+        )
+        _validate.require(
+            self.predictor == "batchwise" or self.variance != "batch",
+            f"Expected another variance than 'batch' for predictor={self.predictor!r}; use 'full'.",
+        )
 
     @property
     def m(self) -> int:
@@ -287,7 +329,7 @@ TRAINING_FIELDS = (
     "text",
 )
 """Fields of Audit that the trained population depends on (with whether calibration is designed)."""
-AUDIT_FIELDS = (*TRAINING_FIELDS, "predictor", "variance", "r", "zeta", "delta", "trajectory")
+AUDIT_FIELDS = (*TRAINING_FIELDS, "predictor", "variance", "attack", "signals", "r", "zeta", "delta", "trajectory")
 """Fields that all results of a run directory depend on; a method's own hyperparameters come on top."""
 
 
@@ -318,6 +360,11 @@ def _of_sequential(config: Audit, identity: dict[str, Any]) -> dict[str, Any]:
     free = ("calibration_runs", "evaluation_runs", "r")
     delta = {"delta": config.audited_delta} if "delta" in identity else {}
     return {k: v for k, v in identity.items() if k not in free} | delta | {"warmup_runs": config.warmup}
+
+
+def attack_terms(config: Audit) -> dict[str, Any]:
+    """The attack: bounding the same evaluation runs with another one is a second look at them."""
+    return {name: as_json(getattr(config, name)) for name in ("variance", "attack", "signals")}
 
 
 def resolve_method(name: str, methods: Methods) -> tuple[Callable[[TaskInfo], Unlearner], dict[str, Any]]:

@@ -162,6 +162,7 @@ class ScoreRecord:
         scores: [runs, m, B] floats, higher = more likely still in the model.
         accuracy: name -> [runs] float32 in [0, 1].
         failed: [runs] bool, runs whose scores are not finite.
+        signals: Name -> [runs, m, B], other scores of the same examples; higher = more likely still in the model.
     """
 
     signs: np.ndarray
@@ -170,19 +171,30 @@ class ScoreRecord:
     scores: np.ndarray
     accuracy: dict[str, np.ndarray]
     failed: np.ndarray
+    signals: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+    def stacked(self) -> np.ndarray:
+        """[K, runs, m, B]: ``scores``, then ``signals``."""
+        return np.stack([self.scores, *self.signals.values()])
 
     def save(self, path: Path) -> None:
         """Writes one npz atomically."""
-        accuracy = {f"accuracy_{k}": v for k, v in self.accuracy.items()}
-        arrays = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "accuracy"}
-        write_npz(path, **arrays, **accuracy)
+        named = {f"accuracy_{k}": v for k, v in self.accuracy.items()}
+        named |= {f"signal_{k}": v for k, v in self.signals.items()}
+        arrays = {
+            f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("accuracy", "signals")
+        }
+        write_npz(path, **arrays, **named)
 
     @classmethod
     def load(cls, path: Path) -> "ScoreRecord":
         """Reads what ``save`` wrote."""
         arrays = read_npz(path)
-        accuracy = {k.removeprefix("accuracy_"): arrays.pop(k) for k in list(arrays) if k.startswith("accuracy_")}
-        return cls(**arrays, accuracy=accuracy)
+        accuracy, signals = (
+            {k.removeprefix(prefix): arrays.pop(k) for k in list(arrays) if k.startswith(prefix)}
+            for prefix in ("accuracy_", "signal_")
+        )
+        return cls(**arrays, accuracy=accuracy, signals=signals)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -119,12 +119,15 @@ def open_run(task: Task, plan: Preregistration) -> dict[str, Any]:
 def other_looks(config: configuration.Audit, plan: Preregistration) -> list[str]:
     """Registers the preregistration with the population; notes on other ones under which it was bounded before."""
     terms = {name: value for name, value in plan.to_json().items() if name not in plan.may_change}
+    terms |= configuration.attack_terms(config)
     others = store.register(config.population_directory / "preregistrations.json", terms)
-    changes = ["; ".join(store.differences(other, terms)) for other in others]
+    # As far as the other one says: those of older versions name no attack.
+    changes = [store.differences(other, {k: v for k, v in terms.items() if k in other}) for other in others]
     return [
-        f"These evaluation runs were bounded under another preregistration before ({change}); "
+        f"These evaluation runs were bounded under another preregistration before ({'; '.join(change)}); "
         "unless it was fixed beforehand that this one counts, it is exploratory."
         for change in changes
+        if change
     ]
 
 
@@ -215,7 +218,8 @@ def collect(
     task: Task, parts: Sequence[dict[str, np.ndarray]], runs: int, prefix: str = ""
 ) -> tuple[ScoreRecord, dict[str, float]]:
     """The scores of the first ``runs`` runs from their chunks, and the seconds spent by stage."""
-    names = ("scores", "failed", *(f"accuracy_{name}" for name in _ACCURACIES))
+    names = [key.removeprefix(prefix) for key in parts[0] if key.startswith(prefix)]
+    names = [name for name in names if name.startswith(("scores", "failed", "accuracy_", "signal_"))]
     whole = {name: np.concatenate([part[prefix + name] for part in parts])[:runs] for name in names}
     table = task.runs
     scores = ScoreRecord(
@@ -225,6 +229,7 @@ def collect(
         scores=whole["scores"],
         accuracy={key: whole[f"accuracy_{key}"] for key in _ACCURACIES},
         failed=whole["failed"],
+        signals={key.removeprefix("signal_"): whole[key] for key in whole if key.startswith("signal_")},
     )
     seconds = np.sum([part["seconds"] for part in parts], axis=0)
     return scores, {"unlearn": float(seconds[0]), "score": float(seconds[1])}
@@ -276,7 +281,8 @@ def unlearn_chunk(
         began = time.perf_counter()
         for key, value in task.score(params, chunk.member).items():
             part[f"{prefix}{key}"] = np.asarray(value)[: rows.stop - rows.start]
-        part[f"{prefix}failed"] = ~finite({"scores": part[f"{prefix}scores"]})
+        kept = [value for key, value in part.items() if key.startswith((f"{prefix}scores", f"{prefix}signal_"))]
+        part[f"{prefix}failed"] = ~finite(kept)
         part["seconds"] += [0.0, time.perf_counter() - began]
 
     for attempt in range(2):
@@ -345,10 +351,13 @@ def bound(
         if on_the_way:
             bounding.save_trajectory(folder / "trajectory.npz", on_the_way)
     end = sum(total_steps(phase, task.engine.sizes) for phase in unlearner.phases)
-    path = bounding.trajectory(plan, on_the_way, scores, end=end, variance=task.config.variance)
+    kind, variance = task.config.attack, task.config.variance
+    path = bounding.trajectory(plan, on_the_way, scores, end=end, kind=kind, variance=variance)
+    outputs, choice = bounding.attack_with(kind, scores, plan, variance=variance)
+    notes += [choice.note] if choice else []
     record, evaluated = bounding.record(
         plan,
-        bounding.attack(scores, plan, variance=task.config.variance),
+        outputs,
         scores.signs[evaluation],
         scores.failed[evaluation],
         method=name,

@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from jaxunlearn.attack import likelihood
+from jaxunlearn._validate import require
+from jaxunlearn.attack import combine, likelihood
 from jaxunlearn.audit import design, validity
 from jaxunlearn.audit.headline import evaluate
 from jaxunlearn.audit.preregistration import Preregistration
+from jaxunlearn.pipeline import selection
+from jaxunlearn.pipeline.selection import Choice
 from jaxunlearn.records import CALIBRATION, EVALUATION, BoundRecord, ScoreRecord, write_npz
 
 
@@ -21,7 +24,7 @@ def attack(scores: ScoreRecord, plan: Preregistration, *, variance: str) -> dict
     Args:
         scores: All runs.
         plan: What was preregistered; its predictor chooses the attack.
-        variance: "pooled" or "per_example".
+        variance: One of ``likelihood.VARIANCES``.
 
     Returns:
         {"llr": [L, m]} for the batchwise predictor, else {"log_likelihoods": [L, M']}.
@@ -29,13 +32,7 @@ def attack(scores: ScoreRecord, plan: Preregistration, *, variance: str) -> dict
     Raises:
         InputError: A run serves as calibration and as evaluation, or an example has no calibration score.
     """
-    fit, test = scores.roles == CALIBRATION, scores.roles == EVALUATION
-    validity.check_separate(
-        calibration_ids=scores.indices[fit].tolist(),
-        evaluation_ids=[("evaluation", i) for i in scores.indices[test].tolist()],
-        calibration_signs=scores.signs[fit],
-        evaluation_signs=scores.signs[test],
-    )
+    fit, test = _roles(scores)
     if plan.predictor == "batchwise":
         gaussians = likelihood.fit_batchwise(scores.scores[fit], scores.signs[fit], variance=variance)
         return {"llr": likelihood.batchwise_llr(gaussians, scores.scores[test])}
@@ -45,6 +42,54 @@ def attack(scores: ScoreRecord, plan: Preregistration, *, variance: str) -> dict
     by_vector = by_vector.reshape(counts.size, int(counts[0]), *by_vector.shape[1:])
     gaussians = likelihood.fit_joint(by_vector, variance=variance)
     return {"log_likelihoods": likelihood.joint_log_likelihoods(gaussians, scores.scores[test])}
+
+
+def attack_with(
+    kind: str, scores: ScoreRecord, plan: Preregistration, *, variance: str
+) -> tuple[dict[str, np.ndarray], Choice | None]:
+    """As ``attack``, with any attack.
+
+    Args:
+        kind: "gaussian" (``attack``), "multivariate", "stacked" (``combine.make_attack``), or "auto" (``selection``: the best
+            on the calibration runs, whatever ``variance``).
+        scores: All runs, with their signals.
+        plan: What was preregistered; other attacks than "gaussian" are for its batchwise predictor.
+        variance: One of ``likelihood.VARIANCES``.
+
+    Returns:
+        What ``attack`` returns; with "auto" beside it the choice, and among the outputs "attacks" and "attack_evidence".
+
+    Raises:
+        InputError: As ``attack``; or too few calibration runs for cross-fitting.
+    """
+    if kind == "gaussian":
+        return attack(scores, plan, variance=variance), None
+    require(
+        plan.predictor == "batchwise", f"Expected predictor='batchwise' for attack={kind!r}, got {plan.predictor!r}."
+    )
+    fit, test = _roles(scores)
+    values, signs = scores.stacked(), scores.signs[fit]
+    if kind != "auto":
+        return {"llr": combine.make_attack(kind, variance)(values[:, fit], signs, values[:, test])}, None
+    attacks = selection.candidates(values.shape[0])
+    choice = selection.choose(attacks, values[:, fit], signs)
+    return {
+        "llr": attacks[choice.name](values[:, fit], signs, values[:, test]),
+        "attacks": np.array(list(choice.evidence)),
+        "attack_evidence": np.array(list(choice.evidence.values())),
+    }, choice
+
+
+def _roles(scores: ScoreRecord) -> tuple[np.ndarray, np.ndarray]:
+    """[runs] bool of calibration and of evaluation runs, after the check that they are separate."""
+    fit, test = scores.roles == CALIBRATION, scores.roles == EVALUATION
+    validity.check_separate(
+        calibration_ids=scores.indices[fit].tolist(),
+        evaluation_ids=[("evaluation", i) for i in scores.indices[test].tolist()],
+        calibration_signs=scores.signs[fit],
+        evaluation_signs=scores.signs[test],
+    )
+    return fit, test
 
 
 def _kinds(outputs: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -61,7 +106,13 @@ def save_trajectory(path: Path, on_the_way: Mapping[int, ScoreRecord]) -> None:
 
 
 def trajectory(
-    plan: Preregistration, on_the_way: Mapping[int, ScoreRecord], final: ScoreRecord, *, end: int, variance: str
+    plan: Preregistration,
+    on_the_way: Mapping[int, ScoreRecord],
+    final: ScoreRecord,
+    *,
+    end: int,
+    kind: str,
+    variance: str,
 ) -> dict[str, list[float]]:
     """Bounds after chosen steps of unlearning, as if the method had stopped there, and at its end (the paper's Figure 1a).
 
@@ -73,7 +124,8 @@ def trajectory(
         on_the_way: Step -> scores.
         final: Scores at the end.
         end: Steps of the whole method.
-        variance: As in ``attack``.
+        kind: As in ``attack_with``.
+        variance: As in ``attack_with``.
 
     Returns:
         Lists "step", "epsilon", "paper_mean", "ceiling" and the mean "accuracy_..."; {} without steps.
@@ -84,7 +136,7 @@ def trajectory(
     path: dict[str, list[float]] = {"step": [], "epsilon": [], "paper_mean": [], "ceiling": []}
     for step, scores in (*sorted(on_the_way.items()), (end, final)):
         test = scores.roles == EVALUATION
-        outputs = attack(scores, each, variance=variance)
+        outputs, _ = attack_with(kind, scores, each, variance=variance)
         found = evaluate(each, signs=scores.signs[test], failed=scores.failed[test], curves=False, **_kinds(outputs))
         path["step"].append(step)
         path["epsilon"].append(found.headline.epsilon)

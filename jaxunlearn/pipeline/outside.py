@@ -52,8 +52,9 @@ class Bound:
     """Sequential: say whether, and after how many runs, the claim "(epsilon, delta)-certified" is falsified."""
     failed_runs: Annotated[tuple[int, ...], UNSAID] = ()
     """Evaluation runs that failed twice, numbered from 0 (with --design: as in runs.csv); each counts as p = 1."""
-    variance: Annotated[Literal["pooled", "per_example"] | None, UNSAID] = None
-    """Gaussian fits: pooled variance, or one per example and side as in the paper. Default: pooled."""
+    variance: Annotated[Literal["pooled", "per_example", "shrunken", "batch", "full"] | None, UNSAID] = None
+    """Gaussian fits: pooled variance; one per example and side (the paper's); shrunken: between the two; batch, full:
+    pooled, with correlations between the scores of a batch or of the run. Default: pooled."""
     r: Annotated[int | None, UNSAID] = None
     """Guess budget of the paper's bounds, even, <= m. Default: about m / 4."""
     zeta: Annotated[float | None, UNSAID] = None

@@ -10,7 +10,7 @@ from jaxtyping import PRNGKeyArray
 
 from jaxunlearn import config as configuration
 from jaxunlearn._validate import require
-from jaxunlearn.attack import signals
+from jaxunlearn.attack import combine, signals
 from jaxunlearn.audit import validity
 from jaxunlearn.data import digits, images, signs, speech, splits
 from jaxunlearn.engine import plan as planning
@@ -25,6 +25,9 @@ from jaxunlearn.unlearn import base
 LOADERS = {"digits": digits.load, "mnist": images.mnist, "cifar10": images.cifar10, "cifar100": images.cifar100}
 
 SOURCES = ("train", "retain", "forget")
+
+MIRRORED = ("cifar10", "cifar100")
+"""Data sets whose mirror images are as natural as the images."""
 
 # Numbers folded into the root key, one per purpose; a new purpose takes a new number.
 _SPLIT, _INITIAL, _ORDER, _SIGNS, TRAINING, UNLEARNING = range(6)
@@ -300,6 +303,9 @@ def build(config: configuration.Audit, devices=None) -> Task:
         )
         plan = planning.choose(mesh, len(runs), width=config.width, runs_per_chunk=config.runs_per_chunk)
     validity.check_both_sides(runs.signs[runs.roles == CALIBRATION])
+    if config.attack in ("stacked", "auto"):
+        depth = 2 if config.attack == "auto" and len(config.signals) > 1 else 1
+        combine.check_folds(runs.signs[runs.roles == CALIBRATION], depth=depth)
     sizes = Sizes(retain=data.retain, pool=m * data.batch_size, forget=(m // 2) * data.batch_size)
     examples = Examples(jnp.asarray(data.x), jnp.asarray(data.y))
     engine = Engine(mesh, plan, examples, sizes, jax.random.fold_in(root, _ORDER))
@@ -312,7 +318,7 @@ def build(config: configuration.Audit, devices=None) -> Task:
         engine=engine,
         root=root,
         parameter_shapes=jax.eval_shape(model.init, root),
-        score=engine.map(make_score(model, sizes, data), (data.x_test, data.y_test)),
+        score=engine.map(make_score(config, model, sizes, data), (data.x_test, data.y_test)),
     )
 
 
@@ -340,28 +346,41 @@ def make_info(config: configuration.Audit, data: Prepared, model: Model, sizes: 
     )
 
 
-def make_score(model: Model, sizes: Sizes, data: Prepared) -> Callable:
-    """``(examples, test, params, member) -> {"scores": [m, B], "accuracy_...": []}`` of one run."""
+def make_score(config: configuration.Audit, model: Model, sizes: Sizes, data: Prepared) -> Callable:
+    """``(examples, test, params, member) -> arrays`` of one run.
+
+    The first of the configuration's signals is "scores" [m, B], the others are "signal_NAME"; "accuracy_..." are scalars.
+    """
     sequences = data.y.ndim > 1
 
     def measure(params, x, y):
         logits = model.apply(params, x)
-        score = signals.sequence_score if sequences else signals.logit_score
-        return score(logits, y), correct(logits, y)
+        if sequences:
+            named = {"logit": signals.sequence_score(logits, y)}
+        else:
+            named = signals.signal_scores(config.signals, logits, y)
+        return named, correct(logits, y)
 
     def score(examples, test, params, member):
         def measured(x, y):
             # Logits of a sequence hold a row for every position: fewer sequences at a time.
-            return signals.batched(lambda *a: measure(params, *a), x, y, batch_size=64 if sequences else 512)
+            return signals.batched(lambda *rows: measure(params, *rows), x, y, batch_size=64 if sequences else 512)
 
-        scores, hits = measured(examples.x, examples.y)
+        named, hits = measured(examples.x, examples.y)
+        named = {name: values[sizes.retain :] for name, values in named.items()}
+        if "augmented" in config.signals:
+            x, y = (rows[sizes.retain :] for rows in examples)
+            named |= signals.augmented_scores(model.apply, params, x, y, flip=config.dataset in MIRRORED)
         is_pool = jnp.arange(member.shape[0]) >= sizes.retain
 
         def share(rows):
             return weighted_mean(hits, rows.astype(jnp.float32))
 
-        return {
-            "scores": scores[sizes.retain :].reshape(-1, data.batch_size),
+        by_batch = {
+            "scores" if name == config.signals[0] else f"signal_{name}": values.reshape(-1, data.batch_size)
+            for name, values in named.items()
+        }
+        return by_batch | {
             "accuracy_retain": share(~is_pool),
             "accuracy_forget": share(is_pool & member),
             "accuracy_unseen": share(is_pool & ~member),

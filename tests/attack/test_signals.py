@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
+from jaxunlearn._validate import InputError
 from jaxunlearn.attack import signals
 from jaxunlearn.models.linear import mlp
 
@@ -66,3 +67,41 @@ def test_the_score_of_a_sequence_is_its_mean_log_likelihood():
     p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     expected = [np.mean([np.log(p[i, t, labels[i, t]]) for t in range(7)]) for i in range(5)]
     np.testing.assert_allclose(signals.sequence_score(jnp.asarray(logits), jnp.asarray(labels)), expected, rtol=1e-5)
+
+
+def test_loss_and_margin_at_hand_values():
+    logits, labels = jnp.log(jnp.array([[0.2, 0.3, 0.5], [0.7, 0.2, 0.1]])), jnp.array([0, 0])
+    np.testing.assert_allclose(signals.loss_score(logits + 3, labels), np.log([0.2, 0.7]), rtol=1e-5)
+    np.testing.assert_allclose(signals.margin(logits + 3, labels), np.log([0.4, 3.5]), rtol=1e-5)
+    # With two classes the margin is the logit score.
+    two = logits[:, :2]
+    np.testing.assert_allclose(signals.margin(two, labels), signals.logit_score(two, labels), rtol=1e-5)
+
+
+def test_augmented_copies_at_hand_values():
+    x = jnp.arange(6.0).reshape(1, 2, 3, 1)  # [[0, 1, 2], [3, 4, 5]]
+    copies = {name: copy[0, :, :, 0].tolist() for name, copy in signals.augment(x, flip=True).items()}
+    assert copies == {
+        "up": [[3, 4, 5], [3, 4, 5]],
+        "down": [[0, 1, 2], [0, 1, 2]],
+        "left": [[1, 2, 2], [4, 5, 5]],
+        "right": [[0, 0, 1], [3, 3, 4]],
+        "mirrored": [[2, 1, 0], [5, 4, 3]],
+    }
+    assert list(signals.augment(x, flip=False)) == ["up", "down", "left", "right"]
+    with pytest.raises(InputError, match="images"):
+        signals.augment(x[:, :, 0], flip=False)
+
+
+def test_scores_by_name_are_those_of_the_functions():
+    model = mlp((3, 2, 1), 5, widths=(4,))
+    params = jax.jit(model.init)(jax.random.key(0))
+    x, labels = jax.random.normal(jax.random.key(1), (6, 3, 2, 1)), jnp.arange(6) % 5
+    logits = model.apply(params, x)
+    scores = signals.signal_scores(signals.SIGNALS, logits, labels)
+    scores |= signals.augmented_scores(model.apply, params, x, labels, flip=False)
+    assert list(scores) == ["logit", "loss", "margin"] + [f"augmented_{n}" for n in ("up", "down", "left", "right")]
+    for name, function in (("logit", signals.logit_score), ("loss", signals.loss_score), ("margin", signals.margin)):
+        np.testing.assert_array_equal(scores[name], function(logits, labels))
+    moved = signals.augment(x, flip=False)["left"]
+    np.testing.assert_array_equal(scores["augmented_left"], signals.logit_score(model.apply(params, moved), labels))

@@ -39,6 +39,17 @@ def test_npz_and_csv_give_one_answer_and_out_is_a_run_directory(files, capsys):
     assert "scores" in capsys.readouterr().out
 
 
+def test_noise_common_to_a_run_is_taken_off_with_full_variance(files, capsys):
+    folder, _, scores = files
+    rng = np.random.default_rng(1)
+    np.save(folder / "noisy.npy", scores + 3 * rng.normal(size=(40, 1)) * rng.choice([-1, 1], size=60))
+    found = {}
+    for variance in ("pooled", "full"):
+        assert bound(folder, "noisy.npy", "--calibration", "30", "--variance", variance, "--json") == 0
+        found[variance] = json.loads(capsys.readouterr().out)["epsilon"]
+    assert found["full"] > found["pooled"] + 4
+
+
 def test_shuffled_signs_give_zero(files, capsys):
     folder, signs, _ = files
     zeros = 0

@@ -63,8 +63,10 @@ def test_two_audits_share_one_population(finished, tmp_path):
     for out, extra in (("a", []), ("b", ["--variance", "per_example"])):
         assert audit(tmp_path / out, "--population", population, "--methods", "finetune", *extra) == 0
         assert not (tmp_path / out / "population").exists()
-    assert stamps(population) == before
+    after, register = stamps(population), population / "preregistrations.json"
+    assert {p: v for p, v in after.items() if p != register} == {p: v for p, v in before.items() if p != register}
     assert results(tmp_path / "a", "finetune") == results(finished, "finetune")
+    assert any("variance: pooled -> per_example" in note for note in read(tmp_path / "b", "finetune")["notes"])
 
 
 def test_a_population_of_another_training_is_refused(finished, tmp_path, capsys):
