@@ -131,9 +131,10 @@ class Audit:
     """B, examples per candidate batch; must divide pool_size. m = pool_size / B."""
     predictor: Literal["batchwise", "joint", "pairwise"] = "batchwise"
     """batchwise: a likelihood ratio per batch. joint: a hypothesis per sign vector, small m. pairwise: joint, m = 2."""
-    variance: Literal["pooled", "per_example", "shrunken", "batch", "full"] = "pooled"
+    variance: Literal["pooled", "per_example", "shrunken", "batch", "full"] | None = None
     """Gaussian fits: pooled variance; one per example and side (the paper's); shrunken: between the two; batch, full:
-    pooled, with correlations between the scores of a batch or of the run."""
+    pooled, with correlations between the scores of a batch or of the run. Default: full; pooled where it is not available
+    (sequential, joint and pairwise)."""
     attack: Literal["gaussian", "multivariate", "stacked", "auto"] = "gaussian"
     """gaussian: the first of signals alone. multivariate: one Gaussian over all. stacked: a classifier over their ratios.
     auto: what cross-validation on calibration runs prefers, the variance included."""
@@ -195,8 +196,8 @@ class Audit:
         )
         _validate.require(
             self.dataset != "shakespeare" or self.signals == ("logit",),
-            f"Expected no other signals of dataset='shakespeare' than the log-likelihood, got {' '.join(self.signals)}; leave "
-            "out signals.",
+            f"Expected no other signals with dataset='shakespeare' than its log-likelihood, got {' '.join(self.signals)}; "
+            "leave out signals.",
         )
         self._check_attack()
         self._check_sequential()
@@ -235,7 +236,7 @@ class Audit:
             "leave out trajectory, or sequential and claim_epsilon.",
         )
         _validate.require(
-            self.attack == "gaussian" and self.variance in ("pooled", "per_example"),
+            self.attack == "gaussian" and self.fit_variance in ("pooled", "per_example"),
             f"Expected attack='gaussian' and variance='pooled' or 'per_example' in a sequential audit, got {self.attack!r} "
             f"and {self.variance!r}: the others are not fitted run by run.",
         )
@@ -245,6 +246,13 @@ class Audit:
             f"Expected warmup_runs={self.warmup} < calibration_runs + evaluation_runs = {self.most_runs}, the most runs in "
             "all; use more evaluation_runs.",
         )
+
+    @property
+    def fit_variance(self) -> str:
+        """The Gaussian fits' variance, as chosen or by default."""
+        if self.variance is not None:
+            return self.variance
+        return "full" if self.predictor == "batchwise" and not self.is_sequential else "pooled"
 
     @property
     def is_sequential(self) -> bool:
@@ -283,7 +291,7 @@ class Audit:
                 f"Expected at least two signals for attack={self.attack!r}, got {' '.join(self.signals)}.",
             )
         _validate.require(
-            self.attack != "multivariate" or self.variance in ("pooled", "batch", "full"),
+            self.attack != "multivariate" or self.fit_variance in ("pooled", "batch", "full"),
             f"Expected variance='pooled', 'batch' or 'full' for attack='multivariate', got {self.variance!r}.",
         )
         _validate.require(
@@ -350,7 +358,8 @@ def training_identity(config: Audit) -> dict[str, Any]:
 
 def audit_identity(config: Audit) -> dict[str, Any]:
     """What all results of a run directory depend on."""
-    return _of_sequential(config, {name: as_json(getattr(config, name)) for name in AUDIT_FIELDS})
+    identity = {name: as_json(getattr(config, name)) for name in AUDIT_FIELDS} | attack_terms(config)
+    return _of_sequential(config, identity)
 
 
 def _of_sequential(config: Audit, identity: dict[str, Any]) -> dict[str, Any]:
@@ -364,7 +373,7 @@ def _of_sequential(config: Audit, identity: dict[str, Any]) -> dict[str, Any]:
 
 def attack_terms(config: Audit) -> dict[str, Any]:
     """The attack: bounding the same evaluation runs with another one is a second look at them."""
-    return {name: as_json(getattr(config, name)) for name in ("variance", "attack", "signals")}
+    return {"variance": config.fit_variance, "attack": config.attack, "signals": list(config.signals)}
 
 
 def resolve_method(name: str, methods: Methods) -> tuple[Callable[[TaskInfo], Unlearner], dict[str, Any]]:

@@ -351,7 +351,7 @@ def bound(
         if on_the_way:
             bounding.save_trajectory(folder / "trajectory.npz", on_the_way)
     end = sum(total_steps(phase, task.engine.sizes) for phase in unlearner.phases)
-    kind, variance = task.config.attack, task.config.variance
+    kind, variance = task.config.attack, task.config.fit_variance
     path = bounding.trajectory(plan, on_the_way, scores, end=end, kind=kind, variance=variance)
     outputs, choice = bounding.attack_with(kind, scores, plan, variance=variance)
     notes += [choice.note] if choice else []

@@ -53,8 +53,9 @@ class Design:
     """Runs that are evaluated, L >= 1."""
     predictor: Literal["batchwise", "joint", "pairwise"] = "batchwise"
     """batchwise: a likelihood ratio per batch. joint: a hypothesis per sign vector, small m. pairwise: joint, m = 2."""
-    variance: Literal["pooled", "per_example"] = "pooled"
-    """Gaussian fits: pooled variance, or one per example and side as in the paper."""
+    variance: Annotated[Literal["pooled", "per_example", "shrunken", "batch", "full"] | None, UNSAID] = None
+    """Gaussian fits: pooled variance; one per example and side (the paper's); shrunken: between the two; batch, full:
+    pooled, with correlations between the scores of a batch or of the run. Default: full; joint and pairwise: pooled."""
     r: Annotated[int | None, UNSAID] = None
     """Guess budget of the paper's bounds, even, <= m. Default: about m / 4 (joint and pairwise: m)."""
     zeta: float = 0.05
@@ -173,6 +174,7 @@ def _settings(chosen: Design, m: int, ids: list[str] | None) -> dict[str, Any]:
     names = ("candidate_batch_size", "calibration_runs", "evaluation_runs", "predictor", "variance", "r", "zeta")
     text = None if ids is None else hashlib.sha256("\n".join(ids).encode()).hexdigest()
     settings = {name: getattr(chosen, name) for name in (*names, "delta", "seed")}
+    settings["variance"] = chosen.variance or ("full" if chosen.predictor == "batchwise" else "pooled")
     if chosen.r is not None:
         guess_budget(chosen.r, m)
     return {"m": m, "candidates": text, **settings}
@@ -246,7 +248,7 @@ def run(chosen: Design) -> str:
     text = [outlook.heading(made.plan, made.roles, out, found=exists), outlook.ceilings(made.plan, chosen.r)]
     if chosen.simulate:
         rng = _generator(made.settings["seed"], _SIMULATION)
-        text.append(outlook.expected(rng, made.plan, made.roles, made.signs, variance=chosen.variance))
+        text.append(outlook.expected(rng, made.plan, made.roles, made.signs, variance=made.settings["variance"]))
     text.append(outlook.next_steps(made.plan, len(made.roles), out, candidates=ids is not None))
     return "\n\n".join(text)
 

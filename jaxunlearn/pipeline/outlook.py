@@ -84,7 +84,7 @@ def simulate(
         roles: [runs] CALIBRATION or EVALUATION.
         signs: [runs, m]; those of the calibration runs are used, evaluation runs get new ones.
         shift: By how many standard deviations a score is higher if its batch was in.
-        variance: "pooled" or "per_example".
+        variance: One of ``likelihood.VARIANCES``.
     """
     signs = signs.copy()
     evaluation = roles == EVALUATION

@@ -54,7 +54,7 @@ class Bound:
     """Evaluation runs that failed twice, numbered from 0 (with --design: as in runs.csv); each counts as p = 1."""
     variance: Annotated[Literal["pooled", "per_example", "shrunken", "batch", "full"] | None, UNSAID] = None
     """Gaussian fits: pooled variance; one per example and side (the paper's); shrunken: between the two; batch, full:
-    pooled, with correlations between the scores of a batch or of the run. Default: pooled."""
+    pooled, with correlations between the scores of a batch or of the run. Default: full; sequential: pooled."""
     r: Annotated[int | None, UNSAID] = None
     """Guess budget of the paper's bounds, even, <= m. Default: about m / 4."""
     zeta: Annotated[float | None, UNSAID] = None
@@ -77,7 +77,7 @@ class Bound:
 
 
 _FILES = ("signs", "scores", "in_scores", "out_scores", "llr")
-_TERMS = {"variance": "pooled", "zeta": 0.05, "delta": 0.0}
+_TERMS = {"variance": "full", "zeta": 0.05, "delta": 0.0}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -416,8 +416,9 @@ def _numbered_csv(path: Path) -> tuple[np.ndarray | None, np.ndarray]:
 
 def _terms(chosen: Bound) -> dict[str, Any]:
     """The terms that were said, with defaults for those that were not."""
+    defaults = _TERMS | ({"variance": "pooled"} if chosen.sequential else {})
     return {
-        name: default if getattr(chosen, name) is None else getattr(chosen, name) for name, default in _TERMS.items()
+        name: default if getattr(chosen, name) is None else getattr(chosen, name) for name, default in defaults.items()
     }
 
 
@@ -426,6 +427,11 @@ def _sequential(chosen: Bound) -> BoundRecord:
     require(
         chosen.design is None,
         f"Expected no design={chosen.design} with --sequential: a design fixes the number of runs; give --signs.",
+    )
+    require(
+        chosen.variance in (None, "pooled", "per_example"),
+        f"Expected variance='pooled' or 'per_example' with --sequential, got {chosen.variance!r}, which is not fitted run by "
+        "run.",
     )
     signs, terms = _read_signs(chosen), _terms(chosen)
     given = {name for name in ("calibration", *_FILES[1:]) if getattr(chosen, name) is not None}

@@ -134,7 +134,7 @@ def _follow(
 ) -> BoundRecord:
     """Goes through the runs in the order of time until the claim is falsified or the last run is done."""
     config, table = task.config, task.runs
-    test = AnytimeTest(plan, variance=config.variance)
+    test = AnytimeTest(plan, variance=config.fit_variance)
     parts: list[dict[str, np.ndarray]] = []
     runs = 0
     for part in _chunks(task, name, unlearner, trainer, folder):
