@@ -51,6 +51,7 @@ def shrunken_correlations(residuals: np.ndarray) -> Correlations:
     Returns:
         The correlations; with a single score a group, or residuals that are all 0, the weight is 1.
     """
+    residuals = residuals[:, (residuals != 0).any(axis=(0, 2))]  # a failed run, 0 everywhere, is no observation
     squares = (residuals**2).sum(axis=1, keepdims=True)
     z = np.divide(residuals, np.sqrt(squares), out=np.zeros_like(residuals), where=squares > 0)
     n = z.shape[1]

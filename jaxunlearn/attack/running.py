@@ -8,7 +8,10 @@ at every run. NumPy in float64.
 import numpy as np
 
 from jaxunlearn._validate import at_least, one_of, positive, require
-from jaxunlearn.attack.likelihood import FLOOR, VARIANCES, BatchwiseFit
+from jaxunlearn.attack.likelihood import FLOOR, BatchwiseFit
+
+RUNNING_VARIANCES = ("pooled", "per_example")
+"""Those that follow from moments alone."""
 
 
 class RunningFit:
@@ -27,7 +30,7 @@ class RunningFit:
     def __init__(self, m: int, batch_size: int, *, variance: str = "pooled", floor: float = FLOOR):
         at_least(2, m=m)
         at_least(1, batch_size=batch_size)
-        one_of("variance", variance, VARIANCES)
+        one_of("variance", variance, RUNNING_VARIANCES)
         positive(floor=floor)
         self.variance, self.floor = variance, floor
         shape = (2, m, batch_size)  # axis 0: OUT, IN

@@ -96,8 +96,8 @@ def estimating_phase(task: TaskInfo, descent: SGD, *, epochs: int, sigma_per_sen
 class Rewind:
     """Rewind-to-delete; certified when epsilon, smoothness and gradient_bound are given and training was full-batch."""
 
-    epochs: int = 5
-    """K: epochs of training that are undone, and epochs on the retain set after that, >= 1."""
+    epochs: int | None = None
+    """K: epochs of training that are undone, and epochs on the retain set after that, >= 1. Default: 5, or all there are."""
     epsilon: float | None = None
     """Target epsilon in nats, > 0; None adds noise of sigma and proves nothing."""
     certified_delta: float = 1e-3
@@ -110,7 +110,8 @@ class Rewind:
     """Standard deviation of the noise when epsilon is None, >= 0."""
 
     def __post_init__(self):
-        _validate.at_least(1, epochs=self.epochs)
+        if self.epochs is not None:
+            _validate.at_least(1, epochs=self.epochs)
         _validate.non_negative(sigma=self.sigma)
         _validate.require(
             (self.smoothness is None) == (self.gradient_bound is None),
@@ -126,42 +127,45 @@ class Rewind:
         """K epochs on the retain set from the checkpoint K epochs before the end, then noise.
 
         Raises:
-            InputError: Training has fewer than K + 1 epochs, or the sensitivity cannot be estimated from so few steps.
+            InputError: Training has fewer than K epochs (K + 1 with epsilon), or the constants cannot be estimated from so
+                few steps.
         """
+        epochs = min(5, task.train_epochs) if self.epochs is None else self.epochs
+        least = epochs if self.epsilon is None else epochs + 1
         _validate.require(
-            self.epochs < task.train_epochs,
-            f"Expected rewind epochs={self.epochs} < {task.train_epochs} epochs of training; rewind fewer.",
+            task.train_epochs >= least,
+            f"Expected rewind epochs={epochs} with at least {least} epochs of training, got {task.train_epochs}; rewind fewer.",
         )
         descent = task.descent if task.descent is not None else SGD(schedule="constant")
         if self.epsilon is None:
-            phase = descent_phase(task, descent, epochs=self.epochs, sigma=self.sigma)
-            return Unlearner((phase,), rewind=self.epochs)
+            phase = descent_phase(task, descent, epochs=epochs, sigma=self.sigma)
+            return Unlearner((phase,), rewind=epochs)
         gaps = self._gaps(task, descent)
         if self.smoothness is None or self.gradient_bound is None:
             _validate.require(
-                self.epochs * steps_per_epoch(task.retain_size, task.batch_size) >= 2,
-                f"Expected rewind epochs={self.epochs} >= 2, to estimate the smoothness from two gradients.",
+                epochs * steps_per_epoch(task.retain_size, task.batch_size) >= 2,
+                f"Expected rewind epochs={epochs} >= 2, to estimate the smoothness from two gradients.",
             )
             scale = gaussian_sigma(self.epsilon, self.certified_delta, 1.0)
-            phase = estimating_phase(task, descent, epochs=self.epochs, sigma_per_sensitivity=scale)
-            return Unlearner((phase,), rewind=self.epochs, notes=(ESTIMATED, *gaps))
+            phase = estimating_phase(task, descent, epochs=epochs, sigma_per_sensitivity=scale)
+            return Unlearner((phase,), rewind=epochs, notes=(ESTIMATED, *gaps))
         sensitivity = rewind_sensitivity(
             learning_rate=descent.peak,
             epochs=task.train_epochs,
-            rewound=self.epochs,
+            rewound=epochs,
             smoothness=self.smoothness,
             gradient_bound=self.gradient_bound,
             size=task.retain_size + task.forget_size,
             forget_size=task.forget_size,
         )
         sigma = gaussian_sigma(self.epsilon, self.certified_delta, sensitivity)
-        phase = descent_phase(task, descent, epochs=self.epochs, sigma=sigma)
+        phase = descent_phase(task, descent, epochs=epochs, sigma=sigma)
         source = (
             f"Mu and Klabjan (2025), Theorem 3.1, if the loss has smoothness {self.smoothness:g} and gradients up to "
             f"{self.gradient_bound:g}: sensitivity {sensitivity:.4g}, sigma {sigma:.4g}"
         )
         proven: dict[str, Any] = {"epsilon": self.epsilon, "delta": self.certified_delta, "source": source}
-        return Unlearner((phase,), certificate=None if gaps else proven, rewind=self.epochs, notes=gaps)
+        return Unlearner((phase,), certificate=None if gaps else proven, rewind=epochs, notes=gaps)
 
     def _gaps(self, task: TaskInfo, descent: SGD) -> tuple[str, ...]:
         """Where the training at hand is not what the theorem is about."""

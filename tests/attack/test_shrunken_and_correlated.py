@@ -219,3 +219,17 @@ def test_large_batches_are_cheap(rng):
     for variance in ("batch", "full"):
         llr = batchwise_llr(fit_batchwise(calibration, signs, variance=variance), calibration[:2])
         assert llr.shape == (2, 6) and np.isfinite(llr).all()
+
+
+@pytest.mark.parametrize("variance", ["batch", "full"])
+def test_a_failed_calibration_run_is_as_one_that_never_was(variance):
+    rng = np.random.default_rng(5)
+    signs = lf.draw_signs(rng, 20, 8)
+    scores = rng.normal(size=(20, 8, 2)) + rng.normal(size=(20, 1, 1)) + (signs > 0)[..., None]
+    scores[3] = np.nan
+    test, kept = scores[10:], np.arange(20) != 3
+    with_it = likelihood.fit_batchwise(scores, signs, variance=variance)
+    without = likelihood.fit_batchwise(scores[kept], signs[kept], variance=variance)
+    np.testing.assert_allclose(
+        likelihood.batchwise_llr(with_it, test), likelihood.batchwise_llr(without, test), rtol=1e-9, atol=1e-12
+    )

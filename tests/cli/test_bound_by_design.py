@@ -148,7 +148,7 @@ def test_missing_runs_are_named_and_declared(here, scores, capsys):
         ("--zeta 0.05", ["zeta=0.1 as preregistered", "0.05"]),
         ("--delta 1e-5", ["delta=0.0"]),
         ("--r 10", ["r=12"]),
-        ("--variance per_example", ["variance='pooled' as preregistered"]),
+        ("--variance per_example", ["variance='full' as preregistered"]),
         ("--signs d/signs.npy", ["--scores alone", "--signs"]),
         ("--calibration 20", ["--calibration"]),
         ("--llr scores.npy", ["--llr"]),
@@ -161,9 +161,7 @@ def test_what_contradicts_the_design_is_refused(here, scores, capsys, words, exp
     error = refused(capsys, "--design", "d", "--scores", "scores.npy", *words.split())
     assert all(word in error for word in expected), error
     assert not (here / "d" / "results").exists()
-    bound(
-        capsys, "--scores", "scores.npy", "--zeta", "0.1", "--r", "12", "--variance", "pooled"
-    )  # said again, unchanged
+    bound(capsys, "--scores", "scores.npy", "--zeta", "0.1", "--r", "12", "--variance", "full")  # said again, unchanged
 
 
 def test_a_design_or_signs_have_to_be_said(here, scores, capsys):

@@ -95,7 +95,7 @@ def test_llr_and_in_and_out_scores(here, made, capsys):
     )
     assert given["evaluation_runs"] == RUNS and given["calibration_runs"] == 11
     side = np.repeat([[1], [-1]], [6, 5], axis=0) * np.ones(M)
-    fit = likelihood.fit_batchwise(np.concatenate([inside, outside])[..., None], side)
+    fit = likelihood.fit_batchwise(np.concatenate([inside, outside])[..., None], side, variance="full")
     np.save("llr.npy", likelihood.batchwise_llr(fit, scores[..., None]))
     direct = bound(capsys, "--signs", "signs.npy", "--llr", "llr.npy")
     assert direct["bounds"] == given["bounds"] and direct["log_p_values"] == given["log_p_values"]
@@ -104,7 +104,7 @@ def test_llr_and_in_and_out_scores(here, made, capsys):
 def test_the_numbers_are_those_of_the_bounds(here, made, capsys):
     signs, scores = made
     record = bound(capsys, "--signs", "signs.npy", "--scores", "scores.npy", "--calibration", K, "--r", 10)
-    fit = likelihood.fit_batchwise(scores[:K, :, None], signs[:K])
+    fit = likelihood.fit_batchwise(scores[:K, :, None], signs[:K], variance="full")
     llr, truth = likelihood.batchwise_llr(fit, scores[K:, :, None]), signs[K:]
     log_p = null.log_p_values(llr, truth)
     np.testing.assert_allclose(record["log_p_values"], log_p)

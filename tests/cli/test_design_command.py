@@ -200,7 +200,7 @@ def test_damaged_designs_are_named(tmp_path, capsys):
     out = tmp_path / "d"
     assert main(["design", *SMALL, "--out", str(out)]) == 0
     whole = (out / "design.json").read_text()
-    for content in ("{", "[]", "{}", '{"schema": 1, "config": {}}', whole.replace('"pooled"', '"poled"')):
+    for content in ("{", "[]", "{}", '{"schema": 1, "config": {}}', whole.replace('"full"', '"fool"')):
         (out / "design.json").write_text(content)
         with pytest.raises(InputError, match=r"design\.json|variance"):
             design_runs.load(out)

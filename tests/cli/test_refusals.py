@@ -108,7 +108,7 @@ def test_missing_data_says_what_to_get(tmp_path, capsys, monkeypatch):
         (["--seed", "1"], "seed: 0 -> 1"),
         (["--zeta", "0.5"], "zeta: 0.05 -> 0.5"),
         (["--delta", "0"], "delta: 1e-05 -> 0.0"),
-        (["--variance", "per_example"], "variance: pooled -> per_example"),
+        (["--variance", "per_example"], "variance: full -> per_example"),
         (["--training.epochs", "2"], "training.epochs: 60 -> 2"),
     ],
 )

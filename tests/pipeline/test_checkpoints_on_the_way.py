@@ -78,7 +78,9 @@ def test_the_trajectory_begins_with_the_trained_model_and_ends_with_the_unlearne
 def test_points_of_the_trajectory_share_the_level(watched):
     plan = pipeline.preregister(CONFIG)
     scores = records.ScoreRecord.load(watched / "finetune" / "scores.npz")
-    path = bounding.trajectory(plan, {0: scores, 1: scores, 2: scores}, scores, end=9, variance="pooled")
+    path = bounding.trajectory(
+        plan, {0: scores, 1: scores, 2: scores}, scores, end=9, kind="gaussian", variance="pooled"
+    )
     test = scores.roles == records.EVALUATION
     each = dataclasses.replace(plan, zeta=plan.zeta / 4)
     expected = evaluate(

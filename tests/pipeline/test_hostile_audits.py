@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import shutil
+import sys
 
 import jax
 import numpy as np
@@ -66,7 +67,7 @@ def test_two_audits_share_one_population(finished, tmp_path):
     after, register = stamps(population), population / "preregistrations.json"
     assert {p: v for p, v in after.items() if p != register} == {p: v for p, v in before.items() if p != register}
     assert results(tmp_path / "a", "finetune") == results(finished, "finetune")
-    assert any("variance: pooled -> per_example" in note for note in read(tmp_path / "b", "finetune")["notes"])
+    assert any("variance: full -> per_example" in note for note in read(tmp_path / "b", "finetune")["notes"])
 
 
 def test_a_population_of_another_training_is_refused(finished, tmp_path, capsys):
@@ -165,14 +166,14 @@ def own_module(folder, monkeypatch, name, text):
     folder.mkdir(exist_ok=True)
     (folder / f"{name}.py").write_text(text)
     monkeypatch.chdir(folder)
-    monkeypatch.delitem(pipeline.sys.modules, name, raising=False)
+    monkeypatch.delitem(sys.modules, name, raising=False)
 
 
 def test_failing_runs_are_done_again_with_the_same_key_and_then_count_as_no_evidence(copy, tmp_path, monkeypatch):
     own_module(tmp_path / "here", monkeypatch, "failing_method", OWN.format(share=0.3))
     asked = []
     load = pipeline.Population.load
-    monkeypatch.setattr(pipeline.Population, "load", lambda self, n, rows: asked.append(n) or load(self, n, rows))
+    monkeypatch.setattr(pipeline.Population, "load", lambda self, n, *rest: asked.append(n) or load(self, n, *rest))
     assert audit(copy, "--methods", "failing_method:own") == 0
 
     made = task.build(CONFIG)
@@ -198,7 +199,7 @@ def test_failing_runs_are_done_again_with_the_same_key_and_then_count_as_no_evid
     )
     plan = pipeline.preregister(CONFIG)
     np.testing.assert_allclose(
-        bounding.attack(kept, plan, variance="pooled")["llr"],
+        bounding.attack(kept, plan, variance="full")["llr"],
         records.read_npz(copy / "failing_method.own" / "evaluation.npz")["llr"],
         rtol=1e-9,
     )
@@ -209,9 +210,9 @@ def test_a_run_that_fails_once_gives_what_an_undisturbed_one_gives(finished, cop
     attempts: dict[int, int] = {}
     load = pipeline.Population.load
 
-    def faulty(self, number, rows):
+    def faulty(self, number, *rest):
         attempts[number] = attempts.get(number, 0) + 1
-        params = load(self, number, rows)
+        params = load(self, number, *rest)
         return jax.tree.map(lambda a: np.full_like(a, np.nan), params) if attempts[number] == 1 else params
 
     monkeypatch.setattr(pipeline.Population, "load", faulty)

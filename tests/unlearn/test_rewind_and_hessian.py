@@ -132,7 +132,8 @@ def test_noise_from_estimated_constants_is_computed_per_run_and_marked():
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"epochs": EPOCHS}, "rewind epochs=8 < 8"),
+        ({"epochs": EPOCHS + 1}, "rewind epochs=9 with at least 9 epochs of training, got 8"),
+        ({"epochs": EPOCHS, "epsilon": 1.0}, "with at least 9 epochs"),
         ({"epochs": 1, "epsilon": 1.0}, "rewind epochs=1 >= 2"),
         ({"smoothness": 1.0}, "smoothness=1.0 and gradient_bound=None"),
         ({"epsilon": -1.0}, "epsilon=-1.0"),
