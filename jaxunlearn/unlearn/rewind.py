@@ -134,7 +134,7 @@ class Rewind:
         least = epochs if self.epsilon is None else epochs + 1
         _validate.require(
             task.train_epochs >= least,
-            f"Expected rewind epochs={epochs} with at least {least} epochs of training, got {task.train_epochs}; rewind fewer.",
+            f"Expected rewind epochs={epochs} with at least {least} epochs of training, got {task.train_epochs}.",
         )
         descent = task.descent if task.descent is not None else SGD(schedule="constant")
         if self.epsilon is None:
