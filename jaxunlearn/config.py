@@ -438,7 +438,10 @@ _TEXT_METHODS = ("retrain", "finetune", "ascent", "ida", "hessian")
 _TEXT_DESCENT = SGD(schedule="constant", peak=0.1, weight_decay=0.0, clip_norm=1.0)
 
 
-def _text_methods(*, epochs: int, descent: SGD) -> Methods:
+_SMALL_TEXT_DESCENT = SGD(peak=1.0, momentum=0.9, weight_decay=0.0, clip_norm=1.0)
+
+
+def _text_methods(*, epochs: int, descent: SGD, hessian: Hessian) -> Methods:
     """The paper's hyperparameters for Shakespeare (section G), for ``epochs`` of unlearning in all."""
     return Methods(
         finetune=Finetune(epochs=epochs, descent=descent),
@@ -450,7 +453,7 @@ def _text_methods(*, epochs: int, descent: SGD) -> Methods:
             epochs=epochs,
             descent=descent,
         ),
-        hessian=Hessian(samples=5, depth=700, scale=5000.0, batch_size=256),
+        hessian=hessian,
     )
 
 
@@ -497,7 +500,27 @@ PRESETS: dict[str, tuple[str, Audit]] = {
             # The paper does not say how far its windows slide; its hour a run and its accuracy fit one character.
             text=Text(stride=1),
             training=Training(epochs=15, batch_size=256, descent=_TEXT_DESCENT),
-            method=_text_methods(epochs=8, descent=_TEXT_DESCENT),
+            method=_text_methods(
+                epochs=8,
+                descent=_TEXT_DESCENT,
+                hessian=Hessian(samples=5, depth=700, scale=5000.0, batch_size=256),
+            ),
+        ),
+    ),
+    "shakespeare-small": (
+        "a dozen roles and a small LSTM: minutes on two CPU cores",
+        Audit(
+            dataset="shakespeare",
+            model="lstm",
+            methods=_TEXT_METHODS,
+            pool_size=100,
+            text=Text(roles=12, forget_share=0.4, length=40, stride=40, hidden=32),
+            training=Training(epochs=30, batch_size=32, descent=_SMALL_TEXT_DESCENT),
+            method=_text_methods(
+                epochs=6,
+                descent=_SMALL_TEXT_DESCENT,
+                hessian=Hessian(samples=2, depth=100, scale=100.0, batch_size=32),
+            ),
         ),
     ),
 }
