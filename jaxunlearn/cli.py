@@ -8,10 +8,11 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import tyro
 
+from jaxunlearn._options import UNSAID
 from jaxunlearn._validate import InputError
 from jaxunlearn._version import __version__
 
@@ -88,7 +89,7 @@ class Report:
 
     directories: tyro.conf.Positional[tuple[Path, ...]]
     """Run directories, as given to --out."""
-    out: Path | None = None
+    out: Annotated[Path | None, UNSAID] = None
     """The page's file. Default: report.html in the directory; of several, report-together.html in the first."""
 
 
@@ -181,7 +182,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_INPUT
     except KeyboardInterrupt:
         bar = "\n" if sys.stderr.isatty() else ""  # a progress bar may stand on the line
-        print(f"{bar}jaxunlearn: interrupted; finished chunks are kept, the same command goes on.", file=sys.stderr)
+        kept = "; finished chunks are kept, the same command goes on" if words[0] == "audit" else ""
+        print(f"{bar}jaxunlearn: interrupted{kept}.", file=sys.stderr)
         return EXIT_INTERRUPT
     except BrokenPipeError:  # the reader has gone, as with `jaxunlearn report DIR | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

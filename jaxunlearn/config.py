@@ -7,11 +7,12 @@ import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from jaxunlearn import _validate
+from jaxunlearn._options import UNSAID
 from jaxunlearn._validate import InputError
 from jaxunlearn.audit.preregistration import WARMUP_RUNS
 from jaxunlearn.types import TaskInfo, Unlearner
@@ -104,24 +105,24 @@ class Audit:
     """Data set; digits is embedded, the others are read from the folder named by JAXUNLEARN_DATA."""
     methods: tuple[str, ...] = METHOD_NAMES
     """Methods to audit: built-in names, or your own as package.module:name (a function of TaskInfo to an Unlearner)."""
-    out: Path | None = None
+    out: Annotated[Path | None, UNSAID] = None
     """Run directory; the same command resumes it. Default: runs/DATASET."""
-    population: Path | None = None
+    population: Annotated[Path | None, UNSAID] = None
     """Where the trained models go; give several audits with equal training the same one. Default: OUT/population."""
+    model: Literal["linear", "mlp", "cnn", "tinynet", "lstm"] = "mlp"
+    """Architecture; lstm is Shakespeare's."""
     calibration_runs: int = 50
     """Runs that fit the attack (with the joint and pairwise predictors: per sign vector), >= 2."""
     evaluation_runs: int = 10
     """Runs that are evaluated, L >= 1."""
-    model: Literal["linear", "mlp", "cnn", "tinynet", "lstm"] = "mlp"
-    """Architecture; lstm is Shakespeare's."""
-    claim_epsilon: float | None = None
+    claim_epsilon: Annotated[float | None, UNSAID] = None
     """Test the claim "(epsilon, delta)-certified" and stop at the first run that falsifies it; makes the audit sequential."""
-    claim_delta: float | None = None
+    claim_delta: Annotated[float | None, UNSAID] = None
     """delta of that claim, in [0, 1). Default: delta."""
     sequential: bool = False
     """Attack every run after the warm-up with what the runs before it taught: a bound at every run count at once. At most
     calibration_runs + evaluation_runs runs in all; a larger number goes on where the audit ended."""
-    warmup_runs: int | None = None
+    warmup_runs: Annotated[int | None, UNSAID] = None
     """Sequential audits: first runs, which only teach the attack. Default: 4."""
     split: Literal["uniform", "adversarial"] = "uniform"
     """uniform: random candidates. adversarial: candidates and retain set from disjoint classes (at most one shared)."""
@@ -131,22 +132,23 @@ class Audit:
     """B, examples per candidate batch; must divide pool_size. m = pool_size / B."""
     predictor: Literal["batchwise", "joint", "pairwise"] = "batchwise"
     """batchwise: a likelihood ratio per batch. joint: a hypothesis per sign vector, small m. pairwise: joint, m = 2."""
-    variance: Literal["pooled", "per_example", "shrunken", "batch", "full"] | None = None
+    variance: Annotated[Literal["pooled", "per_example", "shrunken", "batch", "full"] | None, UNSAID] = None
     """Gaussian fits: pooled variance; one per example and side (the paper's); shrunken: between the two; batch, full:
-    pooled, with correlations between the scores of a batch or of the run. Default: full; pooled where it is not available
-    (sequential, joint and pairwise)."""
+    pooled, with correlations between the scores of a batch or of the run. Default: full; pooled in sequential audits and
+    with the joint and pairwise predictors."""
     attack: Literal["gaussian", "multivariate", "stacked", "auto"] = "gaussian"
     """gaussian: the first of signals alone. multivariate: one Gaussian over all. stacked: a classifier over their ratios.
     auto: what cross-validation on calibration runs prefers, the variance included."""
     signals: tuple[Literal["logit", "loss", "margin", "augmented"], ...] = ("logit",)
     """Scores of an example; augmented: the logits of shifted (and, for CIFAR, mirrored) copies."""
-    r: int | None = None
-    """Guess budget of the paper's bounds, even, <= m. Default: about m / 4 (joint and pairwise: m)."""
+    r: Annotated[int | None, UNSAID] = None
+    """Guess budget of the paper's bounds and of overlap, even, <= m; not used by sequential audits. Default: about m / 4
+    (m <= 15: m / 2; joint and pairwise: m)."""
     zeta: float = 0.05
     """Error level: each epsilon holds with confidence 1 - zeta. In (0, 1)."""
     delta: float = 1e-5
     """delta of the audited (epsilon, delta) claim, in [0, 1); the paper's bounds beside are at delta = 0."""
-    trajectory: tuple[int, ...] = ()
+    trajectory: Annotated[tuple[int, ...], UNSAID] = ()
     """Steps of unlearning, over all its phases, after which epsilon is bounded as well, as if it had stopped there; the
     points share the level zeta, so that all hold at once."""
     fresh_init: bool = False
@@ -156,9 +158,9 @@ class Audit:
     training: Training = Training()
     text: Text = Text()
     method: Methods = Methods()
-    width: int | None = None
+    width: Annotated[int | None, UNSAID] = None
     """Runs that a device computes at once under vmap; default: 1 on a CPU core, 32 on an accelerator."""
-    runs_per_chunk: int | None = None
+    runs_per_chunk: Annotated[int | None, UNSAID] = None
     """Runs between two checkpoints; at most these are lost to a kill. Default: 8 per device or more."""
     quiet: bool = False
     """No progress bar."""
@@ -291,6 +293,10 @@ class Audit:
                 f"Expected at least two signals for attack={self.attack!r}, got {' '.join(self.signals)}.",
             )
         _validate.require(
+            self.attack != "auto" or self.variance is None,
+            f"Expected no variance={self.variance!r} with attack='auto', which chooses it.",
+        )
+        _validate.require(
             self.attack != "multivariate" or self.fit_variance in ("pooled", "batch", "full"),
             f"Expected variance='pooled', 'batch' or 'full' for attack='multivariate', got {self.variance!r}.",
         )
@@ -334,11 +340,10 @@ TRAINING_FIELDS = (
     "fresh_init",
     "seed",
     "training",
-    "text",
 )
 """Fields of Audit that the trained population depends on (with whether calibration is designed)."""
-AUDIT_FIELDS = (*TRAINING_FIELDS, "predictor", "variance", "attack", "signals", "r", "zeta", "delta", "trajectory")
-"""Fields that all results of a run directory depend on; a method's own hyperparameters come on top."""
+AUDIT_FIELDS = ("predictor", "r", "zeta", "delta", "trajectory")
+"""Further fields that all results of a run directory depend on; a method's own hyperparameters come on top."""
 
 
 def as_json(value: Any) -> Any:
@@ -353,13 +358,15 @@ def as_json(value: Any) -> Any:
 def training_identity(config: Audit) -> dict[str, Any]:
     """What the trained population depends on."""
     identity = {name: as_json(getattr(config, name)) for name in TRAINING_FIELDS}
+    if config.dataset == "shakespeare":
+        identity["text"] = as_json(config.text)
     return _of_sequential(config, {**identity, "designed_calibration": config.predictor != "batchwise"})
 
 
 def audit_identity(config: Audit) -> dict[str, Any]:
     """What all results of a run directory depend on."""
-    identity = {name: as_json(getattr(config, name)) for name in AUDIT_FIELDS} | attack_terms(config)
-    return _of_sequential(config, identity)
+    identity = training_identity(config) | {name: as_json(getattr(config, name)) for name in AUDIT_FIELDS}
+    return _of_sequential(config, identity | attack_terms(config))
 
 
 def _of_sequential(config: Audit, identity: dict[str, Any]) -> dict[str, Any]:

@@ -82,7 +82,8 @@ class BoundRecord:
         definition: The paper's definition that was audited: "3.3" (initial weights and order known) or "3.2".
         m: Candidate batches.
         batch_size: Examples in a candidate batch.
-        calibration_runs: Runs used to fit the attack and nothing else (a sequential audit's warm-up).
+        calibration_runs: Runs made to fit the attack and for nothing else (a sequential audit's warm-up); those that failed
+            are counted here and left out of the fit.
         evaluation_runs: Runs evaluated, L (a sequential audit's until it stopped).
         bounds: All bounds, the headline candidates first.
         by_r: Exploratory curves over the guess budget: lists "r", "overlap", "paper_mean", "accuracy".
@@ -176,6 +177,15 @@ class ScoreRecord:
     def stacked(self) -> np.ndarray:
         """[K, runs, m, B]: ``scores``, then ``signals``."""
         return np.stack([self.scores, *self.signals.values()])
+
+    def accuracy_summary(self) -> dict[str, dict[str, float]]:
+        """Mean and standard deviation over the runs that did not fail."""
+        summary = {}
+        for name, values in self.accuracy.items():
+            good = values[~self.failed & np.isfinite(values)]
+            if good.size:
+                summary[name] = {"mean": float(good.mean()), "sd": float(good.std())}
+        return summary
 
     def save(self, path: Path) -> None:
         """Writes one npz atomically."""

@@ -11,9 +11,6 @@ from jaxtyping import Array, Float, Int
 from jaxunlearn._validate import require
 from jaxunlearn.types import Params
 
-SIGNALS = ("logit", "loss", "margin", "augmented")
-"""Names of the scores that ``scores`` computes."""
-
 
 def logit_score(logits: Float[Array, "n classes"], labels: Int[Array, " n"]) -> Float[Array, " n"]:
     """Phi = log p_y - log(1 - p_y), the logit of the label's probability (audit paper, section 5; LiRA).

@@ -35,6 +35,7 @@ __all__ = [
     "evidence",
     "fair_labels",
     "lattice",
+    "order_statistic",
     "overlap",
     "overlap_count",
     "overlap_median",
@@ -159,6 +160,39 @@ def count(
     bound = _from_count("count", k, values.size, log_alpha, zeta, delta, {"alpha": alpha})
     unreachable = log_support is not None and log_alpha < -log_support
     return dataclasses.replace(bound, ceiling=0.0) if unreachable else bound
+
+
+def order_statistic(
+    log_p_values: np.ndarray, *, k: int, zeta: float, delta: float = 0.0, log_support: float | None = None
+) -> Bound:
+    """The bound from the k-th smallest p-value: k of L runs are at least that surprising.
+
+    Of L runs the number with p <= alpha is at most Binomial(L, T(alpha)), for every alpha, so the k-th smallest p is
+    stochastically at least that of the least-favourable law, whatever value it takes. Against the evidence bound, which
+    averages, it gains where runs differ much in how far they give the sign vector away: one run that names it is enough.
+
+    Args:
+        log_p_values: [L] natural logs of p-values of the true sign vectors.
+        k: Which one, 1..L; fixed without the evaluation runs.
+        zeta: Error level in (0, 1).
+        delta: The hypothesis's delta in [0, 1); of use only below the confidence limit of k successes in L.
+        log_support: log |S_m|, for the ceiling; None: the ceiling is the bound.
+
+    Raises:
+        InputError: An argument is out of range.
+    """
+    check_levels(zeta, delta)
+    values = check_log_p_values(log_p_values)
+    at_least(1, k=k)
+    require(k <= values.size, f"Expected k={k} <= {values.size} runs.")
+    log_alpha = float(np.sort(values)[k - 1]) + 1e-9  # as in ``count``: equal up to rounding
+    success = _tails.log_success(k, values.size, zeta)
+    epsilon = _tails.invert_cap(*success, log_alpha, delta)
+    ceiling = epsilon if log_support is None else _tails.invert_cap(*success, -log_support, delta)
+    detail = {"k": k, "runs": values.size, "log_p": log_alpha}
+    return Bound(
+        name=f"order_{k}", epsilon=epsilon, ceiling=max(epsilon, ceiling), zeta=zeta, delta=delta, detail=detail
+    )
 
 
 def _evidence_epsilon(total: float, *, runs: int, trim: int, zeta: float, delta: float) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxunlearn._validate import InputError, require
 from jaxunlearn.audit import bounds, design, null, validity
-from jaxunlearn.audit.preregistration import BOUNDS, Preregistration, even_budget
+from jaxunlearn.audit.preregistration import BOUNDS, ORDERS, Preregistration, even_budget
 from jaxunlearn.records import BoundEntry
 
 __all__ = ["Evaluation", "Preregistration", "ceilings", "evaluate", "headline", "status_of"]
@@ -195,6 +195,9 @@ def _entry(p: Preregistration, runs: _Runs, name: str, r: int | None, zeta: floa
         if r is None:
             raise InputError("Expected a guess budget r for the overlap bound.")
         bound = bounds.overlap(runs.overlaps(r), m=p.m, r=r, **levels)
+    elif name in ORDERS:
+        k = 1 + ORDERS.index(name)
+        bound = bounds.order_statistic(runs.log_p, k=k, log_support=design.log_support(p.m), **levels)
     elif name == "count":
         bound = bounds.count(runs.log_p, alpha=p.alpha, log_support=design.log_support(p.m), **levels)
     else:

@@ -9,7 +9,9 @@ from jaxunlearn.audit import design
 from jaxunlearn.audit._bound import check_levels
 
 PREDICTORS = ("batchwise", "joint", "pairwise")
-BOUNDS = ("evidence", "lattice", "overlap", "count")
+ORDERS = ("order_1", "order_2", "order_3")
+"""The bounds from the smallest p-values of the runs (``bounds.order_statistic``)."""
+BOUNDS = ("evidence", *ORDERS, "lattice", "overlap", "count")
 SEQUENTIAL_BOUND = "e_process"
 WARMUP_RUNS = 4
 """Default warm-up of a sequential audit: two runs on each side of every batch, the least that show a variance. With 2, 4, 6,
@@ -37,8 +39,8 @@ class Preregistration:
         delta: The hypothesis's delta, in [0, 1).
         r: Guess budget at which the paper's bounds are shown.
         r_grid: Guess budgets of the preregistered overlap bounds (joint and pairwise: m alone).
-        bounds: Names of the preregistered bounds, a subset of evidence, lattice, overlap, count; of a sequential
-            audit e_process alone.
+        bounds: Names of the preregistered bounds, a subset of evidence, order_1 to order_3, lattice, overlap, count; of a
+            sequential audit e_process alone.
         alpha: Threshold of the count bound, in (0, 1).
         warmup: Sequential audits: runs that only teach the attack before the first evaluation run, >= 0 (0: the attack
             came from elsewhere). None: the number of runs is fixed.
@@ -84,6 +86,11 @@ class Preregistration:
         require(
             "overlap" not in self.bounds or len(self.r_grid) > 0, "Expected r_grid for the overlap bound, got none."
         )
+        for k, name in enumerate(ORDERS, start=1):
+            require(
+                name not in self.bounds or self.L >= k,
+                f"Expected {name} with at least {k} evaluation runs, got L={self.L}; leave it out of bounds.",
+            )
         require(self.predictor != "pairwise" or self.m == 2, f"Expected m=2 for predictor='pairwise', got m={self.m}.")
         if self.predictor == "joint" or "lattice" in self.bounds:
             require(
@@ -120,9 +127,9 @@ class Preregistration:
     ) -> "Preregistration":
         """The bounds that cover most cases, without duplicates.
 
-        Where S_m can be enumerated the lattice bound takes the place of evidence and count, which it dominates; beside
-        it stands the overlap bound at r (not for m = 2, where the two are the same). Otherwise: evidence, overlap at r
-        near m/8, m/4 and m/2, count at alpha = .01.
+        Where S_m can be enumerated the lattice bound takes the place of evidence, which it dominates; beside it stands the
+        overlap bound at r (not for m = 2, where the two are the same). Otherwise: evidence, the three smallest p-values,
+        overlap at r.
 
         Args:
             predictor: "batchwise", "joint" or "pairwise".
@@ -131,7 +138,8 @@ class Preregistration:
             L: Evaluation runs.
             zeta: Error level of the headline.
             delta: The hypothesis's delta.
-            r: Guess budget of the paper's bounds; default m for joint and pairwise, else the middle of the grid.
+            r: Guess budget of the paper's bounds; default m for joint and pairwise, m / 2 where S_m can be enumerated, else
+                about m / 4.
             warmup: Makes it sequential, with the e-process as its only bound.
             claim_epsilon: The claim of a sequential audit.
 
@@ -146,13 +154,8 @@ class Preregistration:
         elif small:
             grid = (even_budget(m / 2, m) if r is None else r,)
         else:
-            grid = tuple(
-                sorted(
-                    {even_budget(m / 8, m), even_budget(m / 4, m), even_budget(m / 2, m)}
-                    | ({r} if r is not None else set())
-                )
-            )
-        names = ("lattice", "overlap") if small else ("evidence", "overlap", "count")
+            grid = (even_budget(m / 4, m) if r is None else r,)
+        names = ("lattice", "overlap") if small else ("evidence", *ORDERS[:L], "overlap")
         if m == 2:
             names = ("lattice",)
         if warmup is not None:
@@ -164,7 +167,7 @@ class Preregistration:
             L=L,
             zeta=zeta,
             delta=delta,
-            r=grid[len(grid) // 2] if r is None else r,
+            r=grid[0] if r is None else r,
             r_grid=grid,
             bounds=names,
             warmup=warmup,

@@ -1,6 +1,5 @@
 """Train once, unlearn with every method, score, bound: the stages of ``jaxunlearn audit``."""
 
-import dataclasses
 import datetime
 import importlib.metadata
 import platform
@@ -49,10 +48,10 @@ def run(config: configuration.Audit) -> list[Path]:
     """
     began = time.perf_counter()
     methods = {name: configuration.resolve_method(name, config.method) for name in config.methods}
-    plan = preregister(config)
     directory = config.directory
     # What cannot be served is found out before anything is written: a manifest would refuse the mended command.
     task = build(config)
+    plan = preregister(config, task.data.batch_size)
     unlearners = {name: make_unlearner(task, name, factory) for name, (factory, _) in methods.items()}
     for name, unlearner in unlearners.items():
         check_trajectory(task, name, unlearner)
@@ -302,22 +301,12 @@ def unlearn_chunk(
     return part
 
 
-def accuracy_summary(scores: ScoreRecord) -> dict[str, dict[str, float]]:
-    """Mean and standard deviation over the runs that did not fail."""
-    summary = {}
-    for name, values in scores.accuracy.items():
-        good = values[~scores.failed & np.isfinite(values)]
-        if good.size:
-            summary[name] = {"mean": float(good.mean()), "sd": float(good.std())}
-    return summary
-
-
-def preregister(config: configuration.Audit) -> Preregistration:
-    """What is fixed before the first evaluation run; it is written to the manifest."""
+def preregister(config: configuration.Audit, batch_size: int) -> Preregistration:
+    """What is fixed before the first evaluation run; it is written to the manifest. ``batch_size`` is the data's B."""
     return Preregistration.default(
         config.predictor,
         m=config.m,
-        batch_size=config.candidate_batch_size,
+        batch_size=batch_size,
         L=config.most_runs - config.warmup if config.is_sequential else config.evaluation_runs,
         zeta=config.zeta,
         delta=config.audited_delta,
@@ -364,7 +353,7 @@ def bound(
         title=task.config.dataset,
         definition="3.2" if task.config.fresh_init else "3.3",
         calibration_runs=int(np.sum(~evaluation)),
-        accuracy=accuracy_summary(scores),
+        accuracy=scores.accuracy_summary(),
         seconds=seconds,
         certificate=unlearner.certificate,
         notes=notes,
@@ -372,4 +361,4 @@ def bound(
     )
     with store.disk_errors(folder):
         records.write_npz(folder / "evaluation.npz", **evaluated)
-    return dataclasses.replace(record, batch_size=task.data.batch_size)  # chunks of text hold several windows
+    return record

@@ -142,8 +142,8 @@ def trajectory(
         path["epsilon"].append(found.headline.epsilon)
         path["paper_mean"].append(found.paper_mean)
         path["ceiling"].append(found.headline.ceiling)
-        for name, values in scores.accuracy.items():
-            path.setdefault(f"accuracy_{name}", []).append(float(np.mean(values[np.isfinite(values)])))
+        for name, found_accuracy in scores.accuracy_summary().items():
+            path.setdefault(f"accuracy_{name}", []).append(found_accuracy["mean"])
     return path
 
 

@@ -10,7 +10,7 @@ import itertools
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 import tyro
@@ -216,8 +216,8 @@ class Convex:
     """Print how much of Lemma 3's bound the data of appendix H.4 use over its grid, and audit nothing."""
     json: bool = False
     """Print JSON in place of tables."""
-    out: Path | None = None
-    """Directory for records and figures. Default: nothing is written."""
+    out: Annotated[Path | None, UNSAID] = None
+    """Directory for records and figures, a folder for each problem. Default: nothing is written."""
 
     def __post_init__(self):
         _validate.not_empty("epsilons", self.epsilons)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import tyro
 
 from jaxunlearn import records
+from jaxunlearn._options import UNSAID
 from jaxunlearn._validate import InputError, at_least, guess_budget, one_of, require
 from jaxunlearn._version import __version__
 from jaxunlearn.attack import likelihood
@@ -24,9 +24,6 @@ from jaxunlearn.pipeline import outlook
 from jaxunlearn.records import CALIBRATION, EVALUATION, ROLE_NAMES
 
 FILES = ("design.json", "signs.npy", "runs.csv", "candidates.csv")
-
-UNSAID = tyro.conf.arg(help_behavior_hint="")
-"""Marks an option whose default stands in its description, where tyro would add ``(default: None)``."""
 
 # Numbers that come first in the spawn key of a generator, one per purpose; a new purpose takes a new number.
 _SIGNS, _RUNS, _SHARED, _SIMULATION = range(4)
@@ -72,6 +69,10 @@ class Design:
     def __post_init__(self):
         at_least(2, calibration_runs=self.calibration_runs)
         at_least(1, evaluation_runs=self.evaluation_runs, candidate_batch_size=self.candidate_batch_size)
+        require(
+            self.predictor == "batchwise" or self.variance != "batch",
+            f"Expected another variance than 'batch' for predictor={self.predictor!r}; use 'full'.",
+        )
         if self.seed is not None:
             require(0 <= self.seed < 1 << 63, f"Expected seed={self.seed} in 0..2**63 - 1.")
 

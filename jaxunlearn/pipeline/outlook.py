@@ -1,6 +1,5 @@
 """What a design can show before anything is run: ceilings, simulated attacks, and what to do next, as text."""
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -53,17 +52,17 @@ def ceilings(plan: Preregistration, r: int | None) -> str:
     lines += ["", f"{'That of the headline:':<24}" + "".join(f"{f'L = {count}':>11}" for count in runs)]
     for m in sizes:
         try:
-            same = plan if m == plan.m else _resized(plan, m, r)
+            resized = [_resized(plan, m, count, r) for count in runs]
         except InputError:  # too many sign vectors for the joint predictor, or a budget that does not fit
             continue
-        cells = [_number(best_ceiling(dataclasses.replace(same, L=count))) for count in runs]
+        cells = [_number(best_ceiling(one)) for one in resized]
         lines.append(f"  {f'm = {m}':<22}" + "".join(f"{cell:>11}" for cell in cells))
     return "\n".join(lines)
 
 
-def _resized(plan: Preregistration, m: int, r: int | None) -> Preregistration:
+def _resized(plan: Preregistration, m: int, L: int, r: int | None) -> Preregistration:
     return Preregistration.default(
-        plan.predictor, m=m, batch_size=plan.batch_size, L=plan.L, zeta=plan.zeta, delta=plan.delta, r=r
+        plan.predictor, m=m, batch_size=plan.batch_size, L=L, zeta=plan.zeta, delta=plan.delta, r=r
     )
 
 

@@ -11,13 +11,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from jaxunlearn import records
+from jaxunlearn._options import UNSAID
 from jaxunlearn._validate import InputError, require
 from jaxunlearn.audit import design, validity
 from jaxunlearn.audit.preregistration import WARMUP_RUNS, Preregistration
 from jaxunlearn.engine import store
 from jaxunlearn.pipeline import bounding, design_runs
 from jaxunlearn.pipeline.anytime import AnytimeTest, check_reachable
-from jaxunlearn.pipeline.design_runs import UNSAID
 from jaxunlearn.records import CALIBRATION, EVALUATION, BoundRecord, ScoreRecord
 
 
@@ -246,6 +246,10 @@ def _undesigned(chosen: Bound) -> _Given:
         in ({"scores", "calibration"}, {"scores", "in_scores", "out_scores"}, {"llr"}),
         "Expected exactly one of: --scores with --calibration; --scores with --in-scores and --out-scores; --llr.",
     )
+    require(
+        chosen.llr is None or chosen.variance is None,
+        f"Expected no variance={chosen.variance!r} with --llr: nothing is fitted; leave it out.",
+    )
     scores = None if chosen.llr is not None else _score_record(chosen, signs)
     evaluation = signs if scores is None else scores.signs[scores.roles == EVALUATION]
     runs = evaluation.shape[0]
@@ -333,7 +337,7 @@ def _designed(chosen: Bound, directory: Path) -> _Given:
         signs=made.signs[~calibration],
         failed=failed[~calibration],
         scores=record,
-        calibration_runs=int(np.sum(calibration & ~failed)),
+        calibration_runs=int(np.sum(calibration)),
         note=note,
     )
 
@@ -428,6 +432,7 @@ def _sequential(chosen: Bound) -> BoundRecord:
         chosen.design is None,
         f"Expected no design={chosen.design} with --sequential: a design fixes the number of runs; give --signs.",
     )
+    require(chosen.r is None, f"Expected no r={chosen.r} with --sequential, which guesses nothing; leave it out.")
     require(
         chosen.variance in (None, "pooled", "per_example"),
         f"Expected variance='pooled' or 'per_example' with --sequential, got {chosen.variance!r}, which is not fitted run by "

@@ -155,7 +155,7 @@ def _follow(
         method=name,
         title=config.dataset,
         definition="3.2" if config.fresh_init else "3.3",
-        accuracy=audit.accuracy_summary(found),
+        accuracy=found.accuracy_summary(),
         seconds=seconds | {"train": round(trainer.seconds, 1)},
         certificate=unlearner.certificate,
         notes=[*notes, *unlearner.notes]

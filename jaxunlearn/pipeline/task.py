@@ -198,6 +198,15 @@ def make_unlearner(task: "Task", name: str, factory: Callable[[TaskInfo], Unlear
             f"Expected phase {number} of method={name!r} to have epochs >= 0 and batch_size >= 1, got {phase.epochs!r} "
             f"and {phase.batch_size!r}.",
         )
+    require(
+        0 <= made.rewind <= task.info.train_epochs and not (made.rewind and made.from_scratch),
+        f"Expected method={name!r} to rewind 0 to {task.info.train_epochs} epochs of training, and none from scratch, got "
+        f"{made.rewind!r}.",
+    )
+    require(
+        isinstance(made.notes, tuple),
+        f"Expected the notes of method={name!r} to be a tuple of sentences, got {made.notes!r}.",
+    )
     proof = made.certificate
     require(
         proof is None

@@ -61,13 +61,6 @@ def render(record: ConvexRecord) -> str:
     return "\n".join([_headline(record), _facts(record), "", *_grid(*_rows(record)), "", *record.notes])
 
 
-def render_markdown(record: ConvexRecord) -> str:
-    """The same table in Markdown."""
-    head, rows = _rows(record)
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(["| " + " | ".join(line) + " |" for line in lines])
-
-
 class SweepPoint(Protocol):
     """What ``render_sweep`` reads of a point."""
 

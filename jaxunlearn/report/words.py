@@ -10,6 +10,9 @@ from jaxunlearn.report.table import at_most, certified, confidence, labels, lowe
 BOUNDS = {
     "evidence": "p-value of the true sign vector under the attack, combined over runs; every batch counts, nothing is "
     "tuned",
+    "order_1": "the smallest p-value of the runs: one run that names the true sign vector is enough",
+    "order_2": "the second smallest p-value of the runs",
+    "order_3": "the third smallest p-value of the runs",
     "lattice": "the same, calibrated exactly on the few sign vectors that are possible",
     "overlap": "correct guesses on the r most confident batches, summed over runs",
     "count": "number of runs whose p-value falls below a level fixed beforehand",

@@ -98,7 +98,7 @@ def test_scores_by_name_are_those_of_the_functions():
     params = jax.jit(model.init)(jax.random.key(0))
     x, labels = jax.random.normal(jax.random.key(1), (6, 3, 2, 1)), jnp.arange(6) % 5
     logits = model.apply(params, x)
-    scores = signals.signal_scores(signals.SIGNALS, logits, labels)
+    scores = signals.signal_scores(("logit", "loss", "margin", "augmented"), logits, labels)
     scores |= signals.augmented_scores(model.apply, params, x, labels, flip=False)
     assert list(scores) == ["logit", "loss", "margin"] + [f"augmented_{n}" for n in ("up", "down", "left", "right")]
     for name, function in (("logit", signals.logit_score), ("loss", signals.loss_score), ("margin", signals.margin)):

@@ -29,7 +29,8 @@ def joint_table(llr):
 
 def test_default_plans():
     large = plan(m=400)
-    assert large.bounds == ("evidence", "overlap", "count") and large.r_grid == (50, 100, 200) and large.r == 100
+    assert large.bounds == ("evidence", "order_1", "order_2", "order_3", "overlap")
+    assert large.r_grid == (100,) and large.r == 100
     assert len(large.candidates) == 5 and large.zeta_each == pytest.approx(0.01)
     small = plan(m=6)
     assert small.bounds == ("lattice", "overlap") and len(small.candidates) == 2
@@ -37,7 +38,9 @@ def test_default_plans():
     assert plan("joint", m=5).r == 5
     assert plan("pairwise", m=2).candidates == (("lattice", None),)
     chosen = plan(m=400, r=60)
-    assert chosen.r == 60 and chosen.r_grid == (50, 60, 100, 200)
+    assert chosen.r == 60 and chosen.r_grid == (60,)
+    single = Preregistration.default("batchwise", m=400, batch_size=1, L=1)
+    assert single.bounds == ("evidence", "order_1", "overlap")
     for m in range(2, 60):
         made = plan(m=m)
         assert all(r % 2 == 0 and 2 <= r <= m for r in made.r_grid) and len(set(made.r_grid)) == len(made.r_grid)
@@ -62,6 +65,7 @@ def test_plans_survive_json():
         ({"zeta": 0.0}, "zeta"),
         ({"delta": 1.0}, "delta"),
         ({"L": 0}, "L=0"),
+        ({"L": 2, "bounds": ("evidence", "order_3")}, "order_3 with at least 3"),
         ({"predictor": "pairwise", "r": 40, "r_grid": (40,)}, "m=2"),
         ({"predictor": "joint"}, "full vector"),
     ],
@@ -77,7 +81,11 @@ def test_evaluation_of_a_leaky_method():
     found = evaluate(made, signs=signs, llr=llr)
     status = [entry.status for entry in found.bounds]
     assert status == ["preregistered"] * 5 + ["reference"] * 2
-    assert found.headline.name == "evidence" and found.headline.epsilon > 50
+    assert found.headline.name == "order_2" and found.headline.epsilon > 55
+    by_name = {entry.name: entry.epsilon for entry in found.bounds[:5]}
+    sorted_p = np.sort(found.log_p_values)
+    assert by_name["order_1"] == bounds.order_statistic(sorted_p, k=1, zeta=0.01, delta=1e-5).epsilon
+    assert by_name["evidence"] > 50
     assert all(entry.zeta == pytest.approx(0.01) for entry in found.bounds[:5])
     assert all(entry.zeta == 0.05 and entry.detail["delta"] == 0.0 for entry in found.bounds[5:])
     assert all(0 <= entry.epsilon <= entry.ceiling + 1e-9 < math.inf for entry in found.bounds)
@@ -141,9 +149,9 @@ def test_a_model_that_does_not_depend_on_the_signs_gives_zero():
 def test_extra_bounds_are_exploratory_and_never_the_headline():
     signs, llr = attack(400)
     made = plan(m=400)
-    found = evaluate(made, signs=signs, llr=llr, extra=[("overlap", 250), ("overlap", 200)], curves=False)
+    found = evaluate(made, signs=signs, llr=llr, extra=[("overlap", 250), ("overlap", 100)], curves=False)
     extra = [entry for entry in found.bounds if entry.status == "exploratory"]
-    assert [(e.name, e.r, e.zeta) for e in extra] == [("overlap", 250, 0.05)]  # (overlap, 200) was preregistered
+    assert [(e.name, e.r, e.zeta) for e in extra] == [("overlap", 250, 0.05)]  # (overlap, 100) was preregistered
     assert status_of(made, "overlap", 250) == "exploratory" and status_of(made, "evidence") == "preregistered"
     promoted = dataclasses.replace(extra[0], epsilon=1e6)
     assert headline([*found.bounds, promoted]) == found.headline

@@ -9,6 +9,7 @@ import pytest
 from rejections import critical, with_total
 from scipy import stats
 
+from jaxunlearn._validate import InputError
 from jaxunlearn.audit import _tails, bounds, design, headline, null, preregistration
 from jaxunlearn.audit import least_favourable as lf
 
@@ -177,3 +178,45 @@ def test_evidence_with_true_p_values_at_m_twelve():
         llr, signs = least_favourable_runs(rng, 12, 10, 2.0, 0.0)
         exceeded += bounds.evidence(null.log_p_values(llr, signs), m=12, zeta=ZETA).epsilon > 2.0
     assert exceeded / 1000 <= ZETA + 4 * math.sqrt(ZETA / 1000)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-3, 0.02])
+@pytest.mark.parametrize("k", [1, 2, 3, 10])
+def test_order_statistics(k, delta):
+    runs, epsilon = 10, 2.0
+    log_p = lf.draw_log_p_values(
+        np.random.default_rng([k, int(1000 * delta)]), (DRAWS, runs), m=400, epsilon=epsilon, delta=delta
+    )
+    smallest = np.sort(log_p, axis=1)[:, k - 1]
+    # Rejection depends on the k-th smallest alone: find where, by the function itself, on a grid of its values.
+    grid = np.linspace(-12.0, 0.0, 1201)
+    above = [
+        bounds.order_statistic(np.r_[np.full(k, value), np.zeros(runs - k)], k=k, zeta=ZETA, delta=delta).epsilon
+        > epsilon
+        for value in grid
+    ]
+    if not any(above):  # k runs in ten may give everything away without any epsilon: nothing is ever claimed
+        assert delta > 0 and stats.binom.sf(k - 1, runs, delta) > ZETA
+        return
+    edge = grid[np.flatnonzero(above)[-1]]
+    rate = (smallest <= edge).mean()
+    assert rate <= ZETA + NOISE
+    if delta == 0:
+        assert rate > 0.9 * ZETA  # sharp but for the grid
+    else:
+        ignoring = bounds.order_statistic(np.r_[np.full(k, edge), np.zeros(runs - k)], k=k, zeta=ZETA).epsilon
+        assert ignoring >= epsilon  # the same evidence says more when no delta is granted
+
+
+def test_order_statistics_by_hand():
+    log_p = np.log([0.5, 1e-6, 1e-4, 0.9, 0.02])
+    for k, t in ((1, 1 - 0.95**0.2), (2, stats.beta.ppf(0.05, 2, 4)), (5, 0.05**0.2)):
+        found = bounds.order_statistic(log_p, k=k, zeta=0.05)
+        expected = max(
+            0.0, math.log(t) - np.sort(log_p)[k - 1], math.log(1 - np.exp(np.sort(log_p)[k - 1])) - math.log(1 - t)
+        )
+        assert found.epsilon == pytest.approx(expected, abs=1e-6) and found.name == f"order_{k}"
+    with pytest.raises(InputError, match="k=6 <= 5"):
+        bounds.order_statistic(log_p, k=6, zeta=0.05)
+    null = bounds.order_statistic(np.zeros(5), k=1, zeta=0.05, log_support=30.0)
+    assert null.epsilon == 0 and null.ceiling == pytest.approx(30 + math.log(1 - 0.95**0.2))

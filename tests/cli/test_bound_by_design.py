@@ -123,7 +123,7 @@ def test_missing_runs_are_named_and_declared(here, scores, capsys):
     assert "lacks 3 of the 26 runs: 4 21 25" in error and "--failed-runs" in error
     assert "runs: 25." in refused(capsys, "--design", "d", "--scores", "some.npz", "--failed-runs", 4, 21)
     record = bound(capsys, "--scores", "some.npz", "--failed-runs", 4, 21, 25)
-    assert record["failed_runs"] == [1, 5] and record["calibration_runs"] == K - 1
+    assert record["failed_runs"] == [1, 5] and record["calibration_runs"] == K
     assert record["log_p_values"][1] == record["log_p_values"][5] == 0 and record["evaluation_runs"] == RUNS - K
     assert "4, 21, 25" in record["notes"][0]
     cells = [[i, *scores[i].tolist()] for i in kept]  # the same as empty cells and NA, as spreadsheets and R write them

@@ -135,7 +135,7 @@ def test_failed_runs_count_and_are_listed(here, made, capsys):
     assert record["failed_runs"] == [2, 5] and record["evaluation_runs"] == RUNS - K
     assert record["log_p_values"][2] == 0 == record["log_p_values"][5]
     whole = bound(capsys, "--signs", "signs.npy", "--scores", "scores.npy", "--calibration", K)
-    assert record["epsilon"] < whole["epsilon"]
+    assert record["epsilon"] <= whole["epsilon"]  # the runs that failed may not be those that count
     broken[3, 3] = np.nan
     np.save("broken.npy", broken)
     assert "calibration scores" in refused(capsys, *words, "--failed-runs", 2, 5)
@@ -188,7 +188,7 @@ def test_the_table_and_json_go_to_standard_output_alone(here, capsys):
     words = ["bound", "--signs", "signs.npy", "--llr", "scores.npy"]
     assert main(words) == 0
     said = capsys.readouterr()
-    assert "evidence" in said.out and said.err == ""
+    assert "given by" in said.out and said.err == ""
     json.loads(json.dumps(bound(capsys, *words[1:], "--out", "x")))
 
 

@@ -76,7 +76,7 @@ def test_the_trajectory_begins_with_the_trained_model_and_ends_with_the_unlearne
 
 
 def test_points_of_the_trajectory_share_the_level(watched):
-    plan = pipeline.preregister(CONFIG)
+    plan = pipeline.preregister(CONFIG, 1)
     scores = records.ScoreRecord.load(watched / "finetune" / "scores.npz")
     path = bounding.trajectory(
         plan, {0: scores, 1: scores, 2: scores}, scores, end=9, kind="gaussian", variance="pooled"

@@ -197,7 +197,7 @@ def test_failing_runs_are_done_again_with_the_same_key_and_then_count_as_no_evid
     kept = ScoreRecord(
         **{k: getattr(scores, k)[good] for k in ("signs", "roles", "indices", "scores", "failed")}, accuracy={}
     )
-    plan = pipeline.preregister(CONFIG)
+    plan = pipeline.preregister(CONFIG, 1)
     np.testing.assert_allclose(
         bounding.attack(kept, plan, variance="full")["llr"],
         records.read_npz(copy / "failing_method.own" / "evaluation.npz")["llr"],

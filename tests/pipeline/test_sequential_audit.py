@@ -197,7 +197,7 @@ def test_failed_runs_count_as_no_evidence(tmp_path, monkeypatch, whole):
 
 
 def test_preregistrations_of_fixed_audits_are_as_before_and_sequential_ones_named(stopped):
-    fixed = pipeline.preregister(CONFIG)
+    fixed = pipeline.preregister(CONFIG, 1)
     assert {"warmup", "claim_epsilon"}.isdisjoint(fixed.to_json())
     assert Preregistration.from_json(fixed.to_json()) == fixed and not fixed.sequential
     stored = json.loads((stopped / "manifest.json").read_text())
