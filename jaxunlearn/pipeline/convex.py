@@ -16,6 +16,7 @@ import numpy as np
 import tyro
 
 from jaxunlearn import _validate, records
+from jaxunlearn._options import UNSAID
 from jaxunlearn.audit import bounds
 from jaxunlearn.certificates import gaussian_epsilon, gaussian_sigma, newton_bound, output_perturbation_sensitivity
 from jaxunlearn.data import convex as points
@@ -220,6 +221,10 @@ class Convex:
     """Directory for records and figures, a folder for each problem. Default: nothing is written."""
 
     def __post_init__(self):
+        _validate.require(
+            not self.sweep or self.out is None,
+            f"Expected no out={self.out} with sweep, which writes nothing; leave one of them out.",
+        )
         _validate.not_empty("epsilons", self.epsilons)
         for epsilon in self.epsilons:
             _validate.positive(epsilons=epsilon)
