@@ -154,7 +154,8 @@ class Audit:
     fresh_init: bool = False
     """New initial weights and order in every run, hidden from the attack: audits Definition 3.2 as well as 3.3."""
     seed: int = 0
-    """Seed of everything random: split, initial weights, order, sign vectors, noise."""
+    """Seed of everything random: split, initial weights, order, sign vectors, noise. The same seed gives the same evaluation
+    runs: to try another attack, r or zeta after a look, take another."""
     training: Training = Training()
     text: Text = Text()
     method: Methods = Methods()

@@ -11,6 +11,7 @@ import common
 from jaxunlearn.config import METHOD_NAMES, PRESETS, Training
 from jaxunlearn.unlearn.ascent import IDA
 from jaxunlearn.unlearn.base import SGD
+from jaxunlearn.unlearn.hessian import Hessian
 
 SPLITS = ("uniform", "adversarial")
 DIGITS, CIFAR10, CIFAR100 = (PRESETS[name][1] for name in ("digits", "cifar10", "cifar100"))
@@ -22,7 +23,13 @@ SMALL |= {
         model="linear",
         split=split,
         training=Training(epochs=20, batch_size=128),
-        method=dataclasses.replace(DIGITS.method, ida=IDA(interleaved_epochs=2, epochs=8)),
+        method=dataclasses.replace(
+            DIGITS.method,
+            ida=IDA(interleaved_epochs=2, epochs=8),
+            hessian=Hessian(
+                samples=2, depth=400, scale=2000.0, batch_size=64
+            ),  # inputs are 15 times longer than digits
+        ),
     )
     for split in SPLITS
 }

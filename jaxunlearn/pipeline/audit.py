@@ -118,7 +118,7 @@ def open_run(task: Task, plan: Preregistration) -> dict[str, Any]:
 def other_looks(config: configuration.Audit, plan: Preregistration) -> list[str]:
     """Registers the preregistration with the population; notes on other ones under which it was bounded before."""
     terms = {name: value for name, value in plan.to_json().items() if name not in plan.may_change}
-    terms |= configuration.attack_terms(config)
+    terms |= configuration.attack_terms(config) | {"trajectory": list(config.trajectory)}
     others = store.register(config.population_directory / "preregistrations.json", terms)
     # As far as the other one says: those of older versions name no attack.
     changes = [store.differences(other, {k: v for k, v in terms.items() if k in other}) for other in others]
@@ -341,6 +341,12 @@ def bound(
             bounding.save_trajectory(folder / "trajectory.npz", on_the_way)
     end = sum(total_steps(phase, task.engine.sizes) for phase in unlearner.phases)
     kind, variance = task.config.attack, task.config.fit_variance
+    lost_on_the_way = {step: int(part.failed.sum()) for step, part in on_the_way.items() if part.failed.any()}
+    if lost_on_the_way:
+        counts = ", ".join(f"{count} after {step} steps" for step, count in sorted(lost_on_the_way.items()))
+        notes.append(
+            f"On the way, runs whose scores are not finite: {counts}; evaluation runs among them count as p = 1."
+        )
     path = bounding.trajectory(plan, on_the_way, scores, end=end, kind=kind, variance=variance)
     outputs, choice = bounding.attack_with(kind, scores, plan, variance=variance)
     notes += [choice.note] if choice else []

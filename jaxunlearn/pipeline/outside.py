@@ -525,12 +525,14 @@ def _sequential_scores(chosen: Bound, signs: np.ndarray, warmup: int) -> ScoreRe
 
 def _identity(chosen: Bound) -> dict[str, Any]:
     """What the results depend on: settings, and the content of the files rather than their names."""
+    # A claim may be chosen, and changed, after looking.
     left_out = (
         "out",
         "json",
         "design",
+        "claim_epsilon",
         *_FILES,
-        *(() if chosen.sequential else ("sequential", "warmup", "claim_epsilon")),
+        *(() if chosen.sequential else ("sequential", "warmup")),
     )
     settings = {k: v for k, v in dataclasses.asdict(chosen).items() if k not in left_out}
     settings |= {"failed_runs": list(chosen.failed_runs)}
@@ -575,6 +577,10 @@ def _score_record(chosen: Bound, signs: np.ndarray) -> ScoreRecord:
         parts = read(chosen.in_scores, "in_scores"), read(chosen.out_scores, "out_scores")
         shapes = [part.shape[1:] for part in parts]
         require(shapes[0] == shapes[1], f"Expected one shape per run in in_scores and out_scores, got {shapes}.")
+        require(
+            not np.array_equal(parts[0], parts[1]),
+            "Expected in_scores and out_scores of different models, but they hold the same numbers.",
+        )
         calibration = np.concatenate(parts)
         sides = np.repeat(np.array([1, -1], np.int8), [part.shape[0] for part in parts])
         calibration_signs = np.repeat(sides[:, None], m, axis=1)

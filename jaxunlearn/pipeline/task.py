@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -175,6 +176,10 @@ def make_sequential_runs(key: PRNGKeyArray, *, m: int, warmup: int, runs: int) -
     return RunTable(drawn, roles, indices)
 
 
+def _whole(value: Any, least: int) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= least)
+
+
 def make_unlearner(task: "Task", name: str, factory: Callable[[TaskInfo], Unlearner]) -> Unlearner:
     """Builds a method for a task and refuses what the engine could not run.
 
@@ -193,18 +198,19 @@ def make_unlearner(task: "Task", name: str, factory: Callable[[TaskInfo], Unlear
                 source in SOURCES,
                 f"Expected phase {number} of method={name!r} to cover {', '.join(SOURCES)}, got {source!r}.",
             )
+        sizes = (phase.epochs, phase.batch_size, phase.max_steps)
         require(
-            phase.epochs >= 0 and phase.batch_size >= 1,
-            f"Expected phase {number} of method={name!r} to have epochs >= 0 and batch_size >= 1, got {phase.epochs!r} "
-            f"and {phase.batch_size!r}.",
+            _whole(sizes[0], 0) and _whole(sizes[1], 1) and (sizes[2] is None or _whole(sizes[2], 0)),
+            f"Expected phase {number} of method={name!r} to have epochs >= 0, batch_size >= 1, max_steps None or >= 0, all "
+            f"whole, got {sizes}.",
         )
+    most = 0 if made.from_scratch else task.info.train_epochs
     require(
-        0 <= made.rewind <= task.info.train_epochs and not (made.rewind and made.from_scratch),
-        f"Expected method={name!r} to rewind 0 to {task.info.train_epochs} epochs of training, and none from scratch, got "
-        f"{made.rewind!r}.",
+        _whole(made.rewind, 0) and made.rewind <= most,
+        f"Expected method={name!r} to rewind 0 to {most} epochs of training, got {made.rewind!r}.",
     )
     require(
-        isinstance(made.notes, tuple),
+        isinstance(made.notes, tuple) and all(isinstance(note, str) for note in made.notes),
         f"Expected the notes of method={name!r} to be a tuple of sentences, got {made.notes!r}.",
     )
     proof = made.certificate

@@ -136,7 +136,7 @@ def load_directory(path: Path) -> RunDirectory:
     found = sorted(child.parent for child in path.glob("*/bound.json"))
     require(
         len(found) > 0,
-        f"Expected at least one <method>/bound.json under {path}, found none; finish the audit that writes there.",
+        f"Expected at least one <method>/bound.json under {path}, found none; finish the audit or bound that writes there.",
     )
     absent: list[str] = []
     manifest = _optional(read_json, path / "manifest.json", absent, {})

@@ -43,8 +43,11 @@ def hessian_vector_product(loss, params: Params, batch, vector: Params) -> Param
     return jax.jvp(lambda p: jax.grad(loss)(p, batch), (params,), (vector,))[1]
 
 
-def gradient_phase(task: TaskInfo, source: str, sign: float) -> Phase:
-    """One pass over "forget" or "retain" that leaves the parameters alone and hands on ``sign`` times the mean gradient."""
+def gradient_phase(task: TaskInfo, source: str, sign: float, weight_decay: float = 0.0) -> Phase:
+    """One pass over "forget" or "retain" that leaves the parameters alone and hands on ``sign`` times the mean gradient.
+
+    ``weight_decay`` times the parameters is added to the mean gradient.
+    """
 
     def init(key, params):
         return _Sum(params, jax.tree.map(jnp.zeros_like, params), jnp.float32(0))
@@ -57,7 +60,8 @@ def gradient_phase(task: TaskInfo, source: str, sign: float) -> Phase:
         return _Sum(state.params, total, state.weight + weight)
 
     def finalize(key, state):
-        return _WithGradient(state.params, jax.tree.map(lambda t: sign * t / state.weight, state.total))
+        mean = jax.tree.map(lambda t, p: t / state.weight + weight_decay * p, state.total, state.params)
+        return _WithGradient(state.params, jax.tree.map(lambda g: sign * g, mean))
 
     return Phase(source, 1, task.batch_size, init, update, finalize)
 
@@ -98,7 +102,8 @@ class Hessian:
 
     gradient: Literal["forget", "retain", "newton"] = "forget"
     """forget: g is the forget gradient, as equation (15) prints it. retain: the retain gradient, as the authors' code has it.
-    newton: minus n_f / n_r times the forget gradient, the step that takes D_f(S) out of a quadratic loss exactly."""
+    newton: minus n_f / n_r times the gradient of forget loss and decay, the step that takes D_f(S) out of a quadratic
+    loss exactly."""
     samples: int = 10
     """s1: independent recursions that are averaged, >= 1."""
     depth: int = 1000
@@ -131,4 +136,5 @@ class Hessian:
             weight_decay=self.weight_decay,
             sigma=self.sigma,
         )
-        return Unlearner((gradient_phase(task, source, sign), newton))
+        decay = self.weight_decay if self.gradient == "newton" else 0.0
+        return Unlearner((gradient_phase(task, source, sign, decay), newton))

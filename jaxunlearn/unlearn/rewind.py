@@ -130,8 +130,9 @@ class Rewind:
             InputError: Training has fewer than K epochs (K + 1 with epsilon), or the constants cannot be estimated from so
                 few steps.
         """
-        epochs = min(5, task.train_epochs) if self.epochs is None else self.epochs
-        least = epochs if self.epsilon is None else epochs + 1
+        kept = 0 if self.epsilon is None else 1  # of nothing but the initial weights there is nothing to prove
+        epochs = max(1, min(5, task.train_epochs - kept)) if self.epochs is None else self.epochs
+        least = epochs + kept
         _validate.require(
             task.train_epochs >= least,
             f"Expected rewind epochs={epochs} with at least {least} epochs of training, got {task.train_epochs}.",
