@@ -154,6 +154,12 @@ def source(task): return Unlearner((task.train_phase("retain")._replace(source="
 def companion(task): return Unlearner((task.train_phase("retain")._replace(companion="forgot"),))
 def epochs(task): return Unlearner((task.train_phase("retain")._replace(epochs=-1),))
 def batch_size(task): return Unlearner((task.train_phase("retain")._replace(batch_size=0),))
+def half(task): return Unlearner((task.train_phase("retain")._replace(epochs=1.5),))
+def steps(task): return Unlearner((task.train_phase("retain")._replace(max_steps=-3),))
+def far(task): return Unlearner((task.train_phase("retain"),), rewind=99)
+def odd(task): return Unlearner((task.train_phase("retain"),), rewind=1.5)
+def scratch(task): return Unlearner((task.train_phase("retain"),), from_scratch=True, rewind=1)
+def noted(task): return Unlearner((task.train_phase("retain"),), notes="one sentence")
 def proof(task): return Unlearner((task.train_phase("retain"),), certificate={"epsilon": float("inf")})
 """
 
@@ -173,6 +179,12 @@ def test_own_methods_that_cannot_work(tmp_path, capsys, monkeypatch):
         "wrong_methods:companion": ["phase 0", "'forgot'"],
         "wrong_methods:epochs": ["epochs", "-1"],
         "wrong_methods:batch_size": ["batch_size >= 1"],
+        "wrong_methods:half": ["whole", "1.5"],
+        "wrong_methods:steps": ["max_steps", "-3"],
+        "wrong_methods:far": ["rewind 0 to", "99"],
+        "wrong_methods:odd": ["rewind 0 to", "1.5"],
+        "wrong_methods:scratch": ["rewind 0 to 0", "got 1"],
+        "wrong_methods:noted": ["tuple of sentences", "'one sentence'"],
         "wrong_methods:proof": ["certificate", "epsilon"],
         "wrong_syntax:f": ["SyntaxError", "line 1"],
         "wrong_name:f": ["NameError", "undefined"],

@@ -107,3 +107,11 @@ def test_steps_without_a_model_are_refused(tmp_path, capsys):
     extra = ["--method.hessian.samples", 1, "--method.hessian.depth", 2]
     assert audit(tmp_path / "x", "--methods", "hessian", *extra, "--trajectory", 0) == 2
     assert "hands on more than parameters" in capsys.readouterr().err
+
+
+def test_another_trajectory_is_another_look_at_the_same_runs(watched, tmp_path):
+    population = ["--population", watched / "population", "--methods", "finetune"]
+    assert audit(tmp_path / "again", *population, "--trajectory", *STEPS) == 0
+    assert audit(tmp_path / "other", *population, "--trajectory", 3) == 0
+    again, other = (read(tmp_path / name, "finetune")["notes"] for name in ("again", "other"))
+    assert not any("trajectory" in note for note in again) and any("trajectory" in note for note in other)

@@ -74,3 +74,9 @@ def test_the_paper_preset_is_the_papers_model_and_data(data_dir):
 def test_what_makes_no_sense_for_text_is_refused(change, text):
     with pytest.raises(InputError, match=text):
         dataclasses.replace(TINY, **change)
+
+
+def test_run_by_run(tmp_path, data_dir):
+    config = dataclasses.replace(TINY, out=tmp_path / "run", methods=("retrain",), calibration_runs=4, sequential=True)
+    record = records.BoundRecord.from_json(records.read_json(audit.run(config)[0] / "bound.json"))
+    assert record.epsilon == 0 and record.sequential["warmup"] == 4 and record.batch_size > 1

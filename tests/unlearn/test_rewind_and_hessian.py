@@ -215,6 +215,30 @@ def test_at_the_optimum_of_all_data_retain_and_newton_steps_agree_and_remove_the
     assert np.linalg.norm(ends["forget"] - flat(kept)) > 2 * away
 
 
+def test_newton_removes_the_forget_set_where_training_decays_its_weights_too():
+    """At the optimum of loss plus decay the step needs the decay's gradient as well."""
+    decay, plain = 0.2, base.cross_entropy(MODEL)
+
+    def minimise(which):
+        batch = rows(which)
+
+        def decayed(p):
+            return plain(p, batch) + 0.5 * decay * sum(jnp.sum(jnp.square(a)) for a in jax.tree.leaves(p))
+
+        step = jax.jit(lambda p: jax.tree.map(lambda a, g: a - 0.5 * g, p, jax.grad(decayed)(p)))
+        params = PARAMS
+        for _ in range(800):
+            params = step(params)
+        return params
+
+    everything, kept = minimise(slice(None)), minimise(slice(0, RETAIN))
+    method = Hessian(gradient="newton", samples=1, depth=300, scale=4.0, batch_size=100, weight_decay=decay, sigma=0.0)
+    first, second = method.build(info()._replace(loss=plain)).phases
+    end = flat(run(second, run(first, everything, 1), 300))
+    away = np.linalg.norm(flat(everything) - flat(kept))
+    assert np.linalg.norm(end - flat(kept)) < 0.1 * away
+
+
 def test_the_noise_of_the_newton_step_has_the_size_asked_for():
     second = Hessian(sigma=0.25).build(info()).phases[1]
     state = second.init(KEY, run(Hessian().build(info()).phases[0], PARAMS, 1))
