@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 
 .PHONY: audit test fast lint format clean
 
-audit: $(VENV)/installed          ## audit six unlearning algorithms on real digits (minutes); runs/digits/report.html shows it
+audit: $(VENV)/installed          ## audit eight unlearning algorithms on real digits (minutes); runs/digits/report.html shows it
 	$(BIN)/jaxunlearn audit digits --out runs/digits
 
 test: $(VENV)/installed-test      ## all tests
