@@ -1,6 +1,6 @@
 """Section 8 and appendices H and I of the audit paper at full size: every bound beside the certificate and the truth.
 
-python experiments/convex/config.py    # about a minute of one core; rewrites results.json
+python experiments/convex/run.py    # about a minute of one core; rewrites results.json
 """
 
 import dataclasses
