@@ -29,7 +29,7 @@ TINY = dataclasses.replace(
 
 
 METHODS = [
-    ("retrain", "ida", "hessian"),
+    ("ida", "hessian"),
     pytest.param(configuration._TEXT_METHODS, marks=pytest.mark.slow),  # most of it compiles
 ]
 
