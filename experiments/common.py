@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxunlearn.cli import _host_devices
+from jaxunlearn.cli import use_all_cores
 from jaxunlearn.config import Audit
 from jaxunlearn.records import BoundRecord, read_json, write_json
 
@@ -107,7 +107,7 @@ def main(
     parser.add_argument("--only", nargs="+", default=None, help="some of the presets; nothing is written then")
     chosen = parser.parse_args()
     folder = Path(file).parent
-    _host_devices()
+    use_all_cores()
     audits = paper if chosen.paper else small
     rows, began = [], time.perf_counter()
     for label, config in audits.items():

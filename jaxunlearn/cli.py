@@ -50,7 +50,7 @@ def _parse(parse: Callable[..., T], *arguments: Any, **options: Any) -> T:
         raise InputError(f"--{place}: {cause}" if place else str(cause)) from None
 
 
-def _host_devices() -> None:
+def use_all_cores() -> None:
     """One JAX device per CPU core, unless the user chose; it has to be said before JAX starts its back end."""
     if "JAX_NUM_CPU_DEVICES" not in os.environ and "xla_force_host_platform_device_count" not in os.environ.get(
         "XLA_FLAGS", ""
@@ -78,7 +78,7 @@ def audit(arguments: Sequence[str]) -> None:
     from jaxunlearn.pipeline import audit as pipeline
 
     chosen = _parse(tyro.extras.overridable_config_cli, config.PRESETS, prog="jaxunlearn audit", args=arguments)
-    _host_devices()
+    use_all_cores()
     pipeline.run(chosen)
     _show_report([chosen.directory])
 

@@ -14,6 +14,7 @@ import tyro
 from jaxunlearn import _validate
 from jaxunlearn._options import UNSAID
 from jaxunlearn._validate import InputError
+from jaxunlearn.attack.likelihood import Variance
 from jaxunlearn.audit.preregistration import WARMUP_RUNS
 from jaxunlearn.types import TaskInfo, Unlearner
 from jaxunlearn.unlearn.ascent import IDA, Ascent
@@ -132,7 +133,7 @@ class Audit:
     """B, examples per candidate batch; must divide pool_size. m = pool_size / B."""
     predictor: Literal["batchwise", "joint", "pairwise"] = "batchwise"
     """batchwise: a likelihood ratio per batch. joint: a hypothesis per sign vector, small m. pairwise: joint, m = 2."""
-    variance: Annotated[Literal["pooled", "per_example", "shrunken", "batch", "full"] | None, UNSAID] = None
+    variance: Annotated[Variance | None, UNSAID] = None
     """Gaussian fits: pooled variance; one per example and side (the paper's); shrunken: between the two; batch, full:
     pooled, with correlations between the scores of a batch or of the run. Default: full; pooled in sequential audits and
     with the joint and pairwise predictors."""

@@ -6,14 +6,20 @@ ratios: higher = more likely still in the model, so a high score argues for S[j]
 
 Layout of a run directory::
 
-    DIR/manifest.json        configuration, its hash, versions, device, preregistered bounds, which run is what
-    DIR/signs.npz            signs, roles and indices of all runs
-    DIR/population/          trained models D(S), shared by all methods (orbax)
-    DIR/<method>/scores.npz  scores and accuracies of every run
+    DIR/manifest.json            configuration, versions, device, preregistered bounds
+    DIR/signs.npz                signs, roles and indices of all runs
+    DIR/population/              trained models D(S), shared by all methods (orbax), rewound-K/ before the end of training, and
+                                 preregistrations.json, all terms under which these runs were bounded
+    DIR/<method>/method.json     the method's hyperparameters
+    DIR/<method>/chunks/         scores of finished chunks, until all are done
+    DIR/<method>/scores.npz      scores and accuracies of every run
     DIR/<method>/evaluation.npz  log-likelihood ratios, signs and p-values of the evaluation runs
     DIR/<method>/trajectory.npz  scores of the models on the way, where asked for
-    DIR/<method>/bound.json  the bounds (BoundRecord)
-    DIR/report.html          one self-contained page
+    DIR/<method>/bound.json      the bounds (BoundRecord)
+    DIR/<method>/figures/        the panels of the page
+    DIR/overview.png, DIR/report.html  all methods in one picture; one self-contained page
+
+``jaxunlearn bound --design D`` writes the same under D/results, without a population.
 """
 
 import dataclasses

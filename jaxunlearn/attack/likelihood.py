@@ -9,6 +9,7 @@ runs' sign vectors.
 """
 
 import dataclasses
+from typing import Literal, get_args
 
 import numpy as np
 from scipy.special import digamma, polygamma
@@ -16,7 +17,8 @@ from scipy.special import digamma, polygamma
 from jaxunlearn._validate import InputError, at_least, one_of, positive, require
 from jaxunlearn.attack.correlation import Correlations, shrunken_correlations
 
-VARIANCES = ("pooled", "per_example", "shrunken", "batch", "full")
+Variance = Literal["pooled", "per_example", "shrunken", "batch", "full"]
+VARIANCES: tuple[str, ...] = get_args(Variance)
 FLOOR = 1e-10
 SWEEPS = 10
 """Passes over the unknown signs of the other batches; the ratios move by less than a percent after five."""

@@ -187,7 +187,7 @@ def check_unchanged(registered: Any, requested: Any) -> None:
     What an any-time valid bound leaves open (``Preregistration.may_change``) is not compared.
 
     Args:
-        registered: The stored ``headline.Preregistration``.
+        registered: The stored ``preregistration.Preregistration``.
         requested: The one that the present command asks for.
 
     Raises:

@@ -50,7 +50,7 @@ class Design:
     """Runs that are evaluated, L >= 1."""
     predictor: Literal["batchwise", "joint", "pairwise"] = "batchwise"
     """batchwise: a likelihood ratio per batch. joint: a hypothesis per sign vector, small m. pairwise: joint, m = 2."""
-    variance: Annotated[Literal["pooled", "per_example", "shrunken", "batch", "full"] | None, UNSAID] = None
+    variance: Annotated[likelihood.Variance | None, UNSAID] = None
     """Gaussian fits: pooled variance; one per example and side (the paper's); shrunken: between the two; batch, full:
     pooled, with correlations between the scores of a batch or of the run. Default: full; joint and pairwise: pooled."""
     r: Annotated[int | None, UNSAID] = None

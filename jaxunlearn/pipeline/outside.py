@@ -13,6 +13,7 @@ import numpy as np
 from jaxunlearn import records
 from jaxunlearn._options import UNSAID
 from jaxunlearn._validate import InputError, require
+from jaxunlearn.attack.likelihood import Variance
 from jaxunlearn.audit import design, validity
 from jaxunlearn.audit.preregistration import WARMUP_RUNS, Preregistration
 from jaxunlearn.engine import store
@@ -52,7 +53,7 @@ class Bound:
     """Sequential: say whether, and after how many runs, the claim "(epsilon, delta)-certified" is falsified."""
     failed_runs: Annotated[tuple[int, ...], UNSAID] = ()
     """Evaluation runs that failed twice, numbered from 0 (with --design: as in runs.csv); each counts as p = 1."""
-    variance: Annotated[Literal["pooled", "per_example", "shrunken", "batch", "full"] | None, UNSAID] = None
+    variance: Annotated[Variance | None, UNSAID] = None
     """Gaussian fits: pooled variance; one per example and side (the paper's); shrunken: between the two; batch, full:
     pooled, with correlations between the scores of a batch or of the run. Default: full; sequential: pooled."""
     r: Annotated[int | None, UNSAID] = None
