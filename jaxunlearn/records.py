@@ -8,7 +8,7 @@ Layout of a run directory::
 
     DIR/manifest.json            configuration, versions, device, preregistered bounds
     DIR/signs.npz                signs, roles and indices of all runs
-    DIR/population/              trained models D(S), shared by all methods (orbax), rewound-K/ before the end of training, and
+    DIR/population/              trained models D(S), shared by all methods (orbax), rewound-K/ before its end, and
                                  preregistrations.json, all terms under which these runs were bounded
     DIR/<method>/method.json     the method's hyperparameters
     DIR/<method>/chunks/         scores of finished chunks, until all are done
