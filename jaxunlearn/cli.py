@@ -183,7 +183,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         bar = "\n" if sys.stderr.isatty() else ""  # a progress bar may stand on the line
         kept = "; finished chunks are kept, the same command goes on" if words[0] == "audit" else ""
-        print(f"{bar}jaxunlearn: interrupted{kept}.", file=sys.stderr)
+        print(f"{bar}jaxunlearn: interrupted{kept}.", file=sys.stderr, flush=True)
+        if arguments is None:  # the program itself: taking down the interpreter under a running computation may crash
+            sys.stdout.flush()
+            os._exit(EXIT_INTERRUPT)
         return EXIT_INTERRUPT
     except BrokenPipeError:  # the reader has gone, as with `jaxunlearn report DIR | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
