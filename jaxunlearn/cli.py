@@ -74,10 +74,9 @@ def _show_report(directories: Sequence[Path], out: Path | None = None) -> None:
 
 def audit(arguments: Sequence[str]) -> None:
     """``jaxunlearn audit``."""
-    from jaxunlearn import config
     from jaxunlearn.pipeline import audit as pipeline
 
-    chosen = _parse(tyro.extras.overridable_config_cli, config.PRESETS, prog="jaxunlearn audit", args=arguments)
+    chosen = _parse(tyro.extras.overridable_config_cli, presets.PRESETS, prog="jaxunlearn audit", args=arguments)
     use_all_cores()
     pipeline.run(chosen)
     _show_report([chosen.directory])

@@ -8,7 +8,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import common
 
-from jaxunlearn.config import PRESETS, Audit
+from jaxunlearn.config import Audit
+from jaxunlearn.presets import PRESETS
 from jaxunlearn.records import BoundRecord
 
 DIGITS, CIFAR100 = PRESETS["digits"][1], PRESETS["cifar100"][1]

@@ -14,8 +14,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import common
 import numpy as np
 
-from jaxunlearn.config import PRESETS, Audit, Methods, Training
+from jaxunlearn.config import Audit, Methods, Training
 from jaxunlearn.data import digits
+from jaxunlearn.presets import PRESETS
 from jaxunlearn.records import BoundRecord
 from jaxunlearn.unlearn.base import SGD
 from jaxunlearn.unlearn.rewind import Rewind

@@ -8,7 +8,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import common
 
-from jaxunlearn.config import METHOD_NAMES, PRESETS, Training
+from jaxunlearn.config import METHOD_NAMES, Training
+from jaxunlearn.presets import PRESETS
 from jaxunlearn.unlearn.ascent import IDA
 from jaxunlearn.unlearn.base import SGD
 from jaxunlearn.unlearn.hessian import Hessian

@@ -8,7 +8,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import common
 
-from jaxunlearn.config import PRESETS, Audit
+from jaxunlearn.config import Audit
+from jaxunlearn.presets import PRESETS
 
 PAPER_BASE, SMALL_BASE = PRESETS["shakespeare"][1], PRESETS["shakespeare-small"][1]
 

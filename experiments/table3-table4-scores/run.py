@@ -8,7 +8,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import common
 
-from jaxunlearn.config import PRESETS, Audit
+from jaxunlearn.config import Audit
+from jaxunlearn.presets import PRESETS
 
 
 def audits(base: Audit) -> dict[str, Audit]:

@@ -8,7 +8,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import common
 
-from jaxunlearn.config import PRESETS, Audit, Methods
+from jaxunlearn.config import Audit, Methods
+from jaxunlearn.presets import PRESETS
 from jaxunlearn.unlearn.base import SGD
 from jaxunlearn.unlearn.hessian import Hessian
 

@@ -1,10 +1,8 @@
 """Bounds from scores that somebody else computed, in any framework; needs no JAX."""
 
-import csv
 import dataclasses
 import hashlib
 import os
-from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,6 +17,7 @@ from jaxunlearn.audit.preregistration import WARMUP_RUNS, Preregistration
 from jaxunlearn.engine import store
 from jaxunlearn.pipeline import bounding, design_runs
 from jaxunlearn.pipeline.anytime import AnytimeTest, check_reachable
+from jaxunlearn.pipeline.arrays import as_scores, read_array, require_finite, rows_of_runs
 from jaxunlearn.records import CALIBRATION, EVALUATION, BoundRecord, ScoreRecord
 
 
@@ -92,76 +91,6 @@ class _Given:
     scores: ScoreRecord | None
     calibration_runs: int
     note: str
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def read_array(path: Path, name: str) -> np.ndarray:
-    """Reads npy, npz (the array called ``name``, or the only one) or CSV (numbers, optionally one header line).
-
-    Raises:
-        InputError: Absent, unreadable, or no such array; the message names the file.
-    """
-    require(path.is_file(), f"Expected a file at {name}={path}, found none.")
-    try:
-        array = _read_csv(path) if path.suffix not in (".npy", ".npz") else _read_numpy(path, name)
-    except InputError:
-        raise
-    except Exception as error:  # every way a file can be something else than it says
-        text = " ".join(str(error).split())
-        raise InputError(f"Cannot read {name} from {path} ({text}); use npy, npz or CSV with one row a run.") from error
-    require(array.dtype.kind in "biuf", f"Expected numbers in {name}={path}, got an array of {array.dtype}.")
-    return array
-
-
-def _read_numpy(path: Path, name: str) -> np.ndarray:
-    if path.suffix == ".npy":
-        with path.open("rb") as file:
-            return np.lib.format.read_array(file, allow_pickle=False)
-    arrays = records.read_npz(path)
-    if name in arrays:
-        return arrays[name]
-    require(
-        len(arrays) == 1, f"Expected an array called {name} in {path}, found {', '.join(arrays) if arrays else 'none'}."
-    )
-    return next(iter(arrays.values()))
-
-
-def _csv_rows(path: Path) -> list[list[str]]:
-    with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets put a byte-order mark first
-        return [row for row in csv.reader(file) if row]
-
-
-def _read_csv(path: Path) -> np.ndarray:
-    rows = _csv_rows(path)
-    if rows and not any(map(_is_number, rows[0])):  # a row that holds a number is no header, even where it is broken
-        rows = rows[1:]
-    return np.array(rows, np.float64)
-
-
-def _as_scores(array: np.ndarray, name: str, m: int) -> np.ndarray:
-    """[runs, m] or [runs, m, B] as [runs, m, B]."""
-    given = array.shape
-    array = array[..., None] if array.ndim == 2 else array
-    require(
-        array.ndim == 3 and array.shape[1] == m and 0 not in array.shape,
-        f"Expected {name} of shape [runs, m] or [runs, m, B] with m={m} as in signs, got {given}.",
-    )
-    return array.astype(np.float64)
-
-
-def _require_finite(array: np.ndarray, name: str, fix: str, allowed: tuple[int, ...] = ()) -> None:
-    finite = np.asarray(np.isfinite(array).reshape(array.shape[0], -1).all(axis=1))
-    finite |= np.isin(np.arange(finite.size), allowed)
-    if not finite.all():
-        row = int(np.argmin(finite))
-        raise InputError(f"Expected finite {name}, but row {row} is not; {fix}.")
 
 
 _EVALUATION_FIX = (
@@ -301,16 +230,16 @@ def _designed(chosen: Bound, directory: Path) -> _Given:
     runs = len(made.roles)
     for row in chosen.failed_runs:
         require(0 <= row < runs, f"Expected failed_runs within 0..{runs - 1}, as numbered in runs.csv, got {row}.")
-    scores = _rows_of_runs(chosen.scores, runs, chosen.failed_runs)
+    scores = rows_of_runs(chosen.scores, runs, chosen.failed_runs)
     m, B = made.plan.m, made.plan.batch_size
     if scores.ndim == 2 and scores.shape[1] == m * B:
         scores = scores.reshape(runs, m, B)
-    scores = _as_scores(scores, "scores", m)
+    scores = as_scores(scores, "scores", m)
     require(
         scores.shape[2] in (1, B),
         f"Expected scores of {B} examples a batch as in the design, or one score a batch, got {scores.shape[2]}.",
     )
-    _require_finite(scores, "scores", _DESIGNED_FIX, chosen.failed_runs)
+    require_finite(scores, "scores", _DESIGNED_FIX, chosen.failed_runs)
     failed, calibration = np.isin(np.arange(runs), chosen.failed_runs), made.roles == CALIBRATION
     scores[failed] = np.nan  # a failed calibration run is left out of the fits, whatever it holds
     record = ScoreRecord(
@@ -347,76 +276,6 @@ _DESIGNED_FIX = (
     "run it again with the same seed and batches, and if it fails again name it in --failed-runs (numbered as in runs.csv), "
     "so that it counts as p = 1"
 )
-
-
-def _rows_of_runs(path: Path, runs: int, failed: Collection[int]) -> np.ndarray:
-    """Scores [runs, ...] in the order of the design; a failed run that the file lacks is a row of NaN."""
-    require(path.is_file(), f"Expected a file at scores={path}, found none.")
-    numbers, scores = _numbered_csv(path) if path.suffix not in (".npy", ".npz") else _numbered_numpy(path)
-    if numbers is None:
-        require(
-            scores.ndim >= 1 and scores.shape[0] == runs,
-            f"Expected a row of scores for each of the {runs} runs of the design, got shape {scores.shape}; if runs failed, "
-            "or for another order, add their numbers as a column (CSV) or an array (npz) called run.",
-        )
-        return scores.astype(np.float64)
-    require(
-        numbers.shape == scores.shape[:1] and bool(np.isin(numbers, np.arange(runs)).all()),
-        f"Expected run numbers 0..{runs - 1} in {path}, one for each row of scores, as in runs.csv.",
-    )
-    numbers = numbers.astype(np.int64)
-    values, counts = np.unique(numbers, return_counts=True)
-    require(
-        bool((counts == 1).all()),
-        f"Expected every run once in {path}, but run {values[np.argmax(counts)]} occurs again.",
-    )
-    absent = sorted({*range(runs)} - {*values.tolist()} - {*failed})
-    if absent:
-        listed = " ".join(map(str, absent[:20])) + (" …" if len(absent) > 20 else "")
-        raise InputError(
-            f"{path} lacks {len(absent)} of the {runs} runs: {listed}. Run them with their seeds and batches; one that "
-            f"fails twice is declared, never left out: --failed-runs {absent[0]} (an evaluation run counts as p = 1)."
-        )
-    ordered = np.full((runs, *scores.shape[1:]), np.nan)
-    ordered[numbers] = scores
-    return ordered
-
-
-def _numbered_numpy(path: Path) -> tuple[np.ndarray | None, np.ndarray]:
-    arrays = records.read_npz(path) if path.suffix == ".npz" else {}
-    if "run" not in arrays:
-        return None, read_array(path, "scores")
-    numbers = arrays.pop("run")
-    scores = arrays.get("scores", next(iter(arrays.values())) if len(arrays) == 1 else None)
-    if scores is None:
-        raise InputError(f"Expected an array called scores in {path}, found {', '.join(arrays) or 'none'}.")
-    require(scores.dtype.kind in "biuf", f"Expected numbers in scores={path}, got an array of {scores.dtype}.")
-    return numbers, scores
-
-
-def _numbered_csv(path: Path) -> tuple[np.ndarray | None, np.ndarray]:
-    """Run numbers and scores of a CSV file; columns called as in runs.csv are put in its order."""
-    try:
-        rows = _csv_rows(path)
-    except (OSError, UnicodeDecodeError, csv.Error):
-        return None, read_array(path, "scores")  # which says what is wrong
-    head = [name.strip() for name in rows[0]] if rows else []
-    if not {"run", design_runs.column(0)} & {*head}:
-        return None, read_array(path, "scores")
-    kept = [i for i, name in enumerate(head) if name not in ("run", "role", "seed")]
-    place = {design_runs.column(j): j for j in range(len(kept))}
-    if {head[i] for i in kept} == place.keys():
-        kept.sort(key=lambda i: place[head[i]])
-    try:
-        cells = [[row[i] for i in kept] for row in rows[1:]]
-        scores = np.array(
-            [["nan" if cell.strip() in ("", "NA") else cell for cell in row] for row in cells], np.float64
-        )
-        numbers = np.array([row[head.index("run")] for row in rows[1:]], np.float64) if "run" in head else None
-    except (IndexError, ValueError) as error:
-        raise InputError(f"Cannot read scores from {path} ({error}); use one number a cell, one row a run.") from error
-    require(scores.size > 0, f"Expected rows of scores in {path}, found none.")
-    return numbers, scores
 
 
 def _terms(chosen: Bound) -> dict[str, Any]:
@@ -505,14 +364,14 @@ def _sequential(chosen: Bound) -> BoundRecord:
 
 def _sequential_scores(chosen: Bound, signs: np.ndarray, warmup: int) -> ScoreRecord:
     assert chosen.scores is not None  # the ways of handing scores in were checked
-    scores = _as_scores(read_array(chosen.scores, "scores"), "scores", signs.shape[1])
+    scores = as_scores(read_array(chosen.scores, "scores"), "scores", signs.shape[1])
     require(
         scores.shape[0] == signs.shape[0],
         f"Expected as many rows in scores as in signs, got {scores.shape[0]} and {signs.shape[0]}.",
     )
-    _require_finite(scores[warmup:], "scores of evaluation runs", _EVALUATION_FIX, chosen.failed_runs)
+    require_finite(scores[warmup:], "scores of evaluation runs", _EVALUATION_FIX, chosen.failed_runs)
     if warmup:
-        _require_finite(scores[:warmup], "warm-up scores", _CALIBRATION_FIX)
+        require_finite(scores[:warmup], "warm-up scores", _CALIBRATION_FIX)
     counts = (warmup, signs.shape[0] - warmup)
     return ScoreRecord(
         signs=signs,
@@ -550,7 +409,7 @@ def _read_llr(chosen: Bound, signs: np.ndarray) -> np.ndarray:
     assert chosen.llr is not None
     llr = read_array(chosen.llr, "llr")
     require(llr.shape == signs.shape, f"Expected llr of shape {signs.shape} = signs.shape, got {llr.shape}.")
-    _require_finite(llr, "llr", _EVALUATION_FIX, chosen.failed_runs)
+    require_finite(llr, "llr", _EVALUATION_FIX, chosen.failed_runs)
     return llr.astype(np.float64)
 
 
@@ -560,7 +419,7 @@ def _score_record(chosen: Bound, signs: np.ndarray) -> ScoreRecord:
 
     def read(path: Path | None, name: str) -> np.ndarray:
         assert path is not None  # the ways of handing scores in were checked
-        return _as_scores(read_array(path, name), name, m)
+        return as_scores(read_array(path, name), name, m)
 
     scores = read(chosen.scores, "scores")
     require(
@@ -590,8 +449,8 @@ def _score_record(chosen: Bound, signs: np.ndarray) -> ScoreRecord:
         f"Expected one shape per run in calibration and evaluation scores, got {calibration.shape[1:]} and "
         f"{scores.shape[1:]}.",
     )
-    _require_finite(scores, "scores of evaluation runs", _EVALUATION_FIX, chosen.failed_runs)
-    _require_finite(calibration, "calibration scores", _CALIBRATION_FIX)
+    require_finite(scores, "scores of evaluation runs", _EVALUATION_FIX, chosen.failed_runs)
+    require_finite(calibration, "calibration scores", _CALIBRATION_FIX)
     counts = (calibration.shape[0], scores.shape[0])
     return ScoreRecord(
         signs=np.concatenate([calibration_signs, signs]).astype(np.int8),

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from jaxunlearn import config as configuration
-from jaxunlearn import records
+from jaxunlearn import presets, records
 from jaxunlearn._validate import InputError
-from jaxunlearn.config import PRESETS
 from jaxunlearn.models.base import parameter_count
 from jaxunlearn.pipeline import audit, task
+from jaxunlearn.presets import PRESETS
 
 SMALL = PRESETS["shakespeare-small"][1]
 TINY = dataclasses.replace(
@@ -22,7 +22,7 @@ TINY = dataclasses.replace(
     quiet=True,
     text=dataclasses.replace(SMALL.text, source="tiny", roles=12, length=20, stride=20, hidden=8, embedding=4),
     training=dataclasses.replace(SMALL.training, epochs=1, batch_size=128),
-    method=configuration._text_methods(
+    method=presets._text_methods(
         epochs=3, descent=SMALL.training.descent, hessian=configuration.Hessian(samples=1, depth=3, scale=100.0)
     ),
 )
@@ -30,7 +30,7 @@ TINY = dataclasses.replace(
 
 METHODS = [
     ("ida", "hessian"),
-    pytest.param(configuration._TEXT_METHODS, marks=pytest.mark.slow),  # most of it compiles
+    pytest.param(presets._TEXT_METHODS, marks=pytest.mark.slow),  # most of it compiles
 ]
 
 
