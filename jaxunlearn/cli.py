@@ -74,6 +74,7 @@ def _show_report(directories: Sequence[Path], out: Path | None = None) -> None:
 
 def audit(arguments: Sequence[str]) -> None:
     """``jaxunlearn audit``."""
+    from jaxunlearn import presets
     from jaxunlearn.pipeline import audit as pipeline
 
     chosen = _parse(tyro.extras.overridable_config_cli, presets.PRESETS, prog="jaxunlearn audit", args=arguments)
