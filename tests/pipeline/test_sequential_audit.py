@@ -208,6 +208,7 @@ def test_preregistrations_of_fixed_audits_are_as_before_and_sequential_ones_name
     assert records.read_json(stopped / "population" / "preregistrations.json") == [
         {k: v for k, v in plan.to_json().items() if k not in ("L", "claim_epsilon")}
         | configuration.attack_terms(plan_of)
+        | {"trajectory": []}
     ]
     with pytest.raises(InputError, match="warmup beside"):
         dataclasses.replace(fixed, claim_epsilon=1.0)
