@@ -101,7 +101,7 @@ def test_tilting_bound_is_an_upper_bound():
     assert null.log_p_value_bound(np.zeros(40), lf.draw_signs(rng, 1, 40)[0]) == pytest.approx(0.0, abs=1e-6)
 
 
-@pytest.mark.parametrize("m", [6, 7, 40, 150])
+@pytest.mark.parametrize("m", [6, 7, 40, pytest.param(150, marks=pytest.mark.slow)])
 def test_p_values_are_super_uniform_under_independence(m):
     rng = np.random.default_rng(m)
     signs, _ = simulate(rng, 600, m, 1.0)

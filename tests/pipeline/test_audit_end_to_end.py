@@ -118,6 +118,7 @@ def test_the_example_of_an_own_method_runs(tmp_path, monkeypatch):
     assert read(tmp_path, "my_unlearner.my_unlearner")["epsilon"] >= 0
 
 
+@pytest.mark.slow
 def test_kill_and_resume_end_in_the_same_bits(tmp_path, cached_environment):
     def start(out):
         command = [sys.executable, "-m", "jaxunlearn.cli", "audit", "digits", "--out", str(out), *SMALL]
