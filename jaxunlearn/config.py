@@ -16,6 +16,7 @@ from jaxunlearn._options import UNSAID
 from jaxunlearn._validate import InputError
 from jaxunlearn.attack.likelihood import Variance
 from jaxunlearn.audit.preregistration import WARMUP_RUNS
+from jaxunlearn.records import as_json
 from jaxunlearn.types import TaskInfo, Unlearner
 from jaxunlearn.unlearn.ascent import IDA, Ascent
 from jaxunlearn.unlearn.base import SGD
@@ -346,15 +347,6 @@ TRAINING_FIELDS = (
 """Fields of Audit that the trained population depends on (with whether calibration is designed)."""
 AUDIT_FIELDS = ("predictor", "r", "zeta", "delta", "trajectory")
 """Further fields that all results of a run directory depend on; a method's own hyperparameters come on top."""
-
-
-def as_json(value: Any) -> Any:
-    """Dataclasses, tuples and paths as JSON-like values."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: as_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, (tuple, list)):
-        return [as_json(v) for v in value]
-    return str(value) if isinstance(value, Path) else value
 
 
 def training_identity(config: Audit) -> dict[str, Any]:

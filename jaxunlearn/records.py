@@ -292,6 +292,15 @@ class ConvexRecord:
         return dataclasses.asdict(self)
 
 
+def as_json(value: Any) -> Any:
+    """Dataclasses, tuples and paths as JSON-like values."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: as_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, (tuple, list)):
+        return [as_json(v) for v in value]
+    return str(value) if isinstance(value, Path) else value
+
+
 def write_bytes(path: Path, data: bytes) -> None:
     """Writes a file so that a reader sees the old content or the new, never a part (temporary file, fsync, rename)."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -120,14 +120,22 @@ def other_looks(config: configuration.Audit, plan: Preregistration) -> list[str]
     terms = {name: value for name, value in plan.to_json().items() if name not in plan.may_change}
     terms |= configuration.attack_terms(config) | {"trajectory": list(config.trajectory)}
     others = store.register(config.population_directory / "preregistrations.json", terms)
-    # As far as the other one says: those of older versions name no attack.
-    changes = [store.differences(other, {k: v for k, v in terms.items() if k in other}) for other in others]
+    changes = ["; ".join(store.differences(other, terms)) for other in others]
     return [
-        f"These evaluation runs were bounded under another preregistration before ({'; '.join(change)}); "
+        f"These evaluation runs were bounded under another preregistration before ({change}); "
         "unless it was fixed beforehand that this one counts, it is exploratory."
         for change in changes
-        if change
     ]
+
+
+def run_notes(task: Task, unlearner: Unlearner, lost: int, role: str) -> list[str]:
+    """What a method's reader must know of its runs: the method's own notes, ``lost`` runs that only fit, fresh weights."""
+    notes = list(unlearner.notes)
+    if lost:
+        notes.append(f"{lost} {role} runs failed twice; their non-finite scores are left out of the fits.")
+    if task.config.fresh_init:
+        notes.append("Every run drew its own initial weights and order, unknown to the attack.")
+    return notes
 
 
 def open_method(directory: Path, name: str, identity: dict[str, Any]) -> Path:
@@ -329,12 +337,7 @@ def bound(
 ) -> BoundRecord:
     """Attacks the evaluation runs, bounds epsilon, and writes scores.npz, evaluation.npz and trajectory.npz."""
     evaluation = scores.roles == records.EVALUATION
-    notes = [*notes, *unlearner.notes]
-    lost = int(scores.failed[~evaluation].sum())
-    if lost:
-        notes.append(f"{lost} calibration runs failed twice; their non-finite scores are left out of the fits.")
-    if task.config.fresh_init:
-        notes.append("Every run drew its own initial weights and order, unknown to the attack.")
+    notes = [*notes, *run_notes(task, unlearner, int(scores.failed[~evaluation].sum()), "calibration")]
     with store.disk_errors(folder):
         scores.save(folder / "scores.npz")
         if on_the_way:

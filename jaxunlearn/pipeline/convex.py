@@ -271,9 +271,9 @@ def run(chosen: Convex) -> list[ConvexRecord]:
     """
     mechanisms = {name: build(problem, name, chosen.seed) for name, problem in chosen.problems().items()}
     if chosen.out is not None:
-        settings = dataclasses.asdict(dataclasses.replace(chosen, out=None))
+        settings = records.as_json(chosen)
         identity = {k: v for k, v in settings.items() if k not in ("out", "json", "sweep", "problem")}
-        store.open_manifest(chosen.out, "manifest.json", _plain(identity))
+        store.open_manifest(chosen.out, "manifest.json", identity)
     found = []
     for name, mechanism in mechanisms.items():
         record, arrays = audit(mechanism, chosen, name)
@@ -287,13 +287,6 @@ def run(chosen: Convex) -> list[ConvexRecord]:
                 figure(record).write_png(folder / "figure.png")
                 records.write_json(folder / "convex.json", record.to_json())
     return found
-
-
-def _plain(value: Any) -> Any:
-    """Tuples as lists, as JSON returns them."""
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    return [_plain(v) for v in value] if isinstance(value, tuple | list) else value
 
 
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {

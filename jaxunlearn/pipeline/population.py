@@ -38,56 +38,58 @@ def train_population(task: Task, rewinds: Iterable[int] = ()) -> tuple["Populati
         return _train_population(task, rewinds)
 
 
-def open_population(task: Task, rewinds: Iterable[int] = ()) -> tuple["Population", dict[str, Any]]:
-    """The population on disk, held to the training it was begun with, and its manifest."""
-    directory = task.config.population_directory
-    plan = task.engine.plan
-    identity = configuration.training_identity(task.config) | {
-        "width": plan.width,
-        "runs_per_chunk": plan.runs_per_chunk,
-    }
-    manifest = store.open_manifest(directory, "manifest.json", identity)
-    return Population(task, sorted({0, *rewinds})), manifest
-
-
 def _train_population(task: Task, rewinds: Iterable[int]) -> tuple["Population", dict[str, Any]]:
-    directory = task.config.population_directory
-    population, manifest = open_population(task, rewinds)
-    train = PopulationTrainer(task, population)
+    train = PopulationTrainer(task, rewinds)
     bar = Bar("train", len(task.runs), train.steps, task.config.quiet)
-    trained = 0
-    began = time.perf_counter()
     for number, rows in enumerate(task.chunks):
         runs = rows.stop - rows.start
-        if train(number, bar.chunk(runs)):
-            trained += runs
-        else:
+        if not train(number, bar.chunk(runs)):
             bar.skip(runs)
     bar.close()
-    seconds = manifest.get("seconds", 0.0) + (time.perf_counter() - began if trained else 0.0)
-    if trained:
-        with store.disk_errors(directory):
-            records.write_json(directory / "manifest.json", manifest | {"seconds": seconds})
-    facts = {"seconds": round(seconds, 1), "trained_runs": trained, "reused_runs": len(task.runs) - trained}
-    return population, facts
+    return train.population, train.facts()
 
 
 class PopulationTrainer:
-    """Trains the chunks of a population that are not on disk yet.
+    """Trains the chunks of a population that are not on disk yet, and keeps count.
 
     Args:
         task: The audit's task.
-        population: Where the models go.
+        rewinds: Epochs before the end at which a checkpoint is wanted as well.
+
+    Attributes:
+        population: The models; the directory is held to the training that it was begun with.
+        steps: Training steps of a run.
+        seconds: Time spent on training this population, earlier sessions included.
+
+    Raises:
+        InputError: The directory holds another training.
     """
 
-    def __init__(self, task: Task, population: "Population"):
-        phase = task.info.train_phase("train")
-        self.task, self.population, self.steps = task, population, total_steps(phase, task.engine.sizes)
+    def __init__(self, task: Task, rewinds: Iterable[int]):
+        plan, phase = task.engine.plan, task.info.train_phase("train")
+        identity = configuration.training_identity(task.config)
+        identity |= {"width": plan.width, "runs_per_chunk": plan.runs_per_chunk}
+        self._manifest = store.open_manifest(task.config.population_directory, "manifest.json", identity)
+        self.task, self.population = task, Population(task, sorted({0, *rewinds}))
+        self.steps = total_steps(phase, task.engine.sizes)
+        self.seconds = float(self._manifest.get("seconds", 0.0))
         self._run = task.engine.phase_runner(phase, 0)
         self._per_epoch = steps_per_epoch(phase, task.engine.sizes)
+        self._asked: set[int] = set()
+        self._trained: set[int] = set()
+
+    def facts(self) -> dict[str, Any]:
+        """What the report says of the population, of the chunks that were asked for."""
+        asked, trained = (
+            sum(rows.stop - rows.start for number, rows in enumerate(self.task.chunks) if number in numbers)
+            for numbers in (self._asked, self._trained)
+        )
+        return {"seconds": round(self.seconds, 1), "trained_runs": trained, "reused_runs": asked - trained}
 
     def __call__(self, number: int, progress: Progress) -> bool:
         """Trains chunk ``number`` unless all its checkpoints are on disk; says whether it did."""
+        self._asked.add(number)
+        began = time.perf_counter()
         missing = [rewind for rewind in self.population.stores if not self.population.done(number, rewind)]
         if not missing:
             return False
@@ -97,6 +99,11 @@ class PopulationTrainer:
             for rewind in missing
         }
         self._run(self.task.chunk(rows, stage=TRAINING), self.task.initial(rows), progress, stops)
+        self._trained.add(number)
+        self.seconds += time.perf_counter() - began
+        directory = self.task.config.population_directory
+        with store.disk_errors(directory):
+            records.write_json(directory / "manifest.json", self._manifest | {"seconds": self.seconds})
         return True
 
 

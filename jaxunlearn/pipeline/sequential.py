@@ -4,9 +4,8 @@ The run directory is that of the audit with a fixed number of runs, but chunks o
 claim, or more runs, go on where the audit ended, with the same results to the bit as if it had been asked at once.
 """
 
-import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from jaxunlearn.engine import store
 from jaxunlearn.engine.train import total_steps
 from jaxunlearn.pipeline import audit
 from jaxunlearn.pipeline.anytime import AnytimeTest, check_reachable
-from jaxunlearn.pipeline.population import PopulationTrainer, open_population
+from jaxunlearn.pipeline.population import PopulationTrainer
 from jaxunlearn.pipeline.progress import Bar
 from jaxunlearn.pipeline.task import Task
 from jaxunlearn.records import EVALUATION, BoundRecord
@@ -30,40 +29,6 @@ NOTE = (
     "Sequential: the attack on every evaluation run was fitted on the runs before it, so that the bound holds at every "
     "number of runs at once, and whatever claims are tested."
 )
-
-
-class Trainer:
-    """Trains the chunks of the population when a method first asks for them."""
-
-    def __init__(self, task: Task, rewinds: Iterable[int]):
-        self.task = task
-        self.population, self._manifest = open_population(task, rewinds)
-        self._train = PopulationTrainer(task, self.population)
-        self.steps = self._train.steps
-        self.asked: set[int] = set()
-        self.trained_runs, self.seconds = 0, float(self._manifest.get("seconds", 0.0))
-
-    def need(self, number: int, progress: Callable[[float], None]) -> None:
-        """Makes sure that a chunk is trained."""
-        self.asked.add(number)
-        began = time.perf_counter()
-        if not self._train(number, progress):
-            progress(1.0)
-            return
-        self.trained_runs += self.task.engine.plan.runs_per_chunk
-        self.seconds += time.perf_counter() - began
-        directory = self.task.config.population_directory
-        with store.disk_errors(directory):
-            records.write_json(directory / "manifest.json", self._manifest | {"seconds": self.seconds})
-
-    def facts(self) -> dict[str, Any]:
-        """What the report says of the population."""
-        runs = self.task.engine.plan.runs_per_chunk * len(self.asked)
-        return {
-            "seconds": round(self.seconds, 1),
-            "trained_runs": self.trained_runs,
-            "reused_runs": max(0, runs - self.trained_runs),
-        }
 
 
 def run(
@@ -95,7 +60,7 @@ def run(
     manifest = audit.open_run(task, plan)
     folders, most = [], 0
     with store.exclusive(config.population_directory):
-        trainer = Trainer(task, {u.rewind for u in unlearners.values()})
+        trainer = PopulationTrainer(task, {u.rewind for u in unlearners.values()})
         notes = [NOTE, *audit.other_looks(config, plan)]
         for name, (_, identity) in methods.items():
             folder = audit.open_method(config.directory, name, identity)
@@ -127,7 +92,7 @@ def _follow(
     task: Task,
     name: str,
     unlearner: Unlearner,
-    trainer: Trainer,
+    trainer: PopulationTrainer,
     plan: Preregistration,
     folder: Path,
     notes: list[str],
@@ -158,9 +123,7 @@ def _follow(
         accuracy=found.accuracy_summary(),
         seconds=seconds | {"train": round(trainer.seconds, 1)},
         certificate=unlearner.certificate,
-        notes=[*notes, *unlearner.notes]
-        + ([f"{lost} warm-up runs failed twice; their non-finite scores are left out of the fits."] if lost else [])
-        + (["Every run drew its own initial weights and order, unknown to the attack."] if config.fresh_init else []),
+        notes=[*notes, *audit.run_notes(task, unlearner, lost, "warm-up")],
     )
     with store.disk_errors(folder):
         found.save(folder / "scores.npz")
@@ -169,7 +132,7 @@ def _follow(
 
 
 def _chunks(
-    task: Task, name: str, unlearner: Unlearner, trainer: Trainer, folder: Path
+    task: Task, name: str, unlearner: Unlearner, trainer: PopulationTrainer, folder: Path
 ) -> Iterator[dict[str, np.ndarray]]:
     """Scores of one chunk of runs after the other, computed when asked for or found on disk."""
     most = task.config.most_runs
@@ -184,7 +147,9 @@ def _chunks(
             if part is not None:
                 bar.skip(runs)
             else:
-                trainer.need(number, bar.chunk(runs, 1 / share) if share else lambda part: None)
+                train_progress = bar.chunk(runs, 1 / share) if share else lambda part: None
+                if not trainer(number, train_progress):
+                    train_progress(1.0)
                 progress = bar.chunk(runs, max(1, len(runners)) / max(1 - share, 1e-9))
                 salt = zlib.crc32(name.encode())
                 part = audit.unlearn_chunk(task, unlearner, runners, trainer.population, number, salt, progress)
