@@ -8,11 +8,13 @@ compiled once.
 """
 
 import dataclasses
+import statistics
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -22,32 +24,32 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import PRNGKeyArray
 
+from jaxunlearn._validate import require
 from jaxunlearn.data import schedule
-from jaxunlearn.engine.plan import AXIS, Plan
+from jaxunlearn.engine.plan import AXIS, PARAMETERS, Plan, padded
 from jaxunlearn.engine.train import Examples, Sizes, advance, steps_per_epoch, total_steps
 from jaxunlearn.types import Params, Phase
 
 STRETCH_SECONDS = 1.0
+MEASURED_SECONDS, MEASURED_SAMPLES = 0.1, 3
 _NO_STOPS: Mapping[int, Callable[[Params], None]] = MappingProxyType({})
 
 Progress = Callable[[float], None]
-"""Called with the share of a chunk's work just done, in [0, 1]."""
+"""Called with the share of a chunk's work just done, in [0, 1]; negative where work has to be done again."""
 
 Stops = Mapping[int, Callable[[Params], None]]
 """Step of a phase -> what to do with the parameters if the phase had ended after that many steps."""
 
+Precision = Literal["float32", "tensorfloat32"]
 
-class PhaseRunner(Protocol):
-    """A compiled phase."""
 
-    def __call__(self, runs: "Runs", params: Params, progress: Progress | None = None, stops: Stops = ..., /) -> Params:
-        """Runs the phase over a chunk; params have a leading runs axis."""
-        ...
+class TooLarge(Exception):
+    """A compiled program that takes more memory than it may; it was not started."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Runs:
-    """What distinguishes the runs of one chunk; every array has a leading runs axis of the plan's chunk size.
+    """What distinguishes the runs of one chunk; every array has a leading runs axis.
 
     Attributes:
         member: [R, n] bool, which rows each run trains on.
@@ -61,113 +63,280 @@ class Runs:
 
 
 class Engine:
-    """Compiles phases for a mesh, a plan and a set of examples, and runs them over chunks of runs.
+    """Compiles phases for a mesh and a set of examples, and runs them over chunks of runs.
 
     Args:
-        mesh: One-dimensional mesh over the devices.
-        plan: Execution plan.
+        mesh: Mesh of axes "runs" and "parameters" over the devices.
+        plan: Execution plan; its width is the default of ``phase_runner``.
         examples: The shared examples; moved to the devices once.
         sizes: Static counts.
         order_key: Key of the shared order pi; phase number and epoch are folded in.
+        precision: Of float32 matrix products and convolutions; accelerators take fewer bits unless they are told not to.
+        memory: Bytes that a phase may take on each device; None means all.
     """
 
-    def __init__(self, mesh: Mesh, plan: Plan, examples: Examples, sizes: Sizes, order_key: PRNGKeyArray):
+    def __init__(
+        self,
+        mesh: Mesh,
+        plan: Plan,
+        examples: Examples,
+        sizes: Sizes,
+        order_key: PRNGKeyArray,
+        *,
+        precision: Precision = "float32",
+        memory: float | None = None,
+    ):
         self.mesh, self.plan, self.sizes, self.order_key = mesh, plan, sizes, order_key
-        self._replicated, self._by_run = NamedSharding(mesh, P()), NamedSharding(mesh, P(AXIS))
+        self.precision, self.memory = precision, memory
+        self._replicated = NamedSharding(mesh, P())
         self.examples = jax.device_put(examples, self._replicated)
 
-    def _map_runs(self, fn, *, shared: int, donate: tuple[int, ...] = ()):
+    def _map_runs(self, fn, *, shared: int, width: int, donate: tuple[int, ...] = ()):
         """Maps ``fn(*shared_arguments, *run_arguments)`` over the leading axis of the run arguments."""
 
         def over_share(*arguments):
             one_run = partial(fn, *arguments[:shared])
-            return lax.map(lambda run: one_run(*run), arguments[shared:], batch_size=self.plan.width)
+            return lax.map(lambda run: one_run(*run), arguments[shared:], batch_size=width)
 
         def specs(count):
             return (P(),) * shared + (P(AXIS),) * (count - shared)
 
         def program(*arguments):
             # No run talks to another, and a model's own scan over constant zeros would not pass the check of varying axes.
+            # The axis of parameters is left to the compiler, which follows how the arguments are spread over it.
             mapped = jax.shard_map(
-                over_share, mesh=self.mesh, in_specs=specs(len(arguments)), out_specs=P(AXIS), check_vma=False
+                over_share,
+                mesh=self.mesh,
+                in_specs=specs(len(arguments)),
+                out_specs=P(AXIS),
+                axis_names={AXIS} if self.mesh.shape[PARAMETERS] > 1 else set(self.mesh.axis_names),
+                check_vma=False,
             )
-            return mapped(*arguments)
+            with jax.default_matmul_precision(self.precision):
+                return mapped(*arguments)
 
         return jax.jit(program, donate_argnums=donate)
 
-    def spread(self, tree: Any) -> Any:
-        """Puts arrays with a leading runs axis on the devices, an equal share each."""
-        return jax.device_put(tree, self._by_run)
+    def spread(self, tree: Any, size: int | None = None) -> Any:
+        """Puts arrays with a leading runs axis on the devices, an equal share each.
 
-    def map(self, fn: Callable[..., Any], shared: Any = ()) -> Callable[..., Any]:
-        """``fn(examples, shared, *run_arguments)`` over all runs of a chunk, compiled, as a function of the run arguments."""
-        program, shared = self._map_runs(fn, shared=2), jax.device_put(shared, self._replicated)
-        return lambda *run_arguments: program(self.examples, shared, *map(self.spread, run_arguments))
+        Args:
+            tree: The arrays.
+            size: Runs to spread, the last one repeated; None means as many as there are.
+        """
+        size = jax.tree.leaves(tree)[0].shape[0] if size is None else size
+        tree = pad(tree, size)
+        return jax.device_put(tree, jax.tree.map(self._sharding, tree))
 
-    def phase_runner(self, phase: Phase, number: int) -> PhaseRunner:
-        """Compiles one phase.
+    def _sharding(self, array: Any) -> NamedSharding:
+        """Runs over the first axis; the parameters' axis takes the last of the largest axes that it divides."""
+        shards = self.mesh.shape[PARAMETERS]
+        fits = [d for d in range(1, array.ndim) if shards > 1 and array.shape[d] % shards == 0]
+        by = max(fits, key=lambda d: (array.shape[d], d), default=None)
+        return NamedSharding(self.mesh, P(AXIS, *(PARAMETERS if d == by else None for d in range(1, array.ndim))))
+
+    def map(self, fn: Callable[..., Any], shared: Any = (), *, width: int | None = None) -> Callable[..., Any]:
+        """``fn(examples, shared, *run_arguments)`` over all runs of a chunk, compiled, as a function of the run arguments.
+
+        Args:
+            fn: A function of one run.
+            shared: Arrays that all runs share.
+            width: Runs that a device computes at once; None means the plan's.
+        """
+        width = self.plan.width if width is None else width
+        program, shared = self._map_runs(fn, shared=2, width=width), jax.device_put(shared, self._replicated)
+
+        def run(*run_arguments):
+            size = max(jax.tree.leaves(argument)[0].shape[0] for argument in run_arguments)
+            size = padded(self.mesh, size, 1)
+            return program(self.examples, shared, *(self.spread(argument, size) for argument in run_arguments))
+
+        return run
+
+    def phase_runner(self, phase: Phase, number: int, *, width: int | None = None) -> "PhaseRunner":
+        """Prepares one phase.
 
         Args:
             phase: The phase.
             number: Its number, folded into the order's and the runs' keys so that no two phases share them.
-
-        Returns:
-            ``run(runs, params, progress, stops) -> params`` with a leading runs axis; ``stops`` are called on the way, with
-            steps in 0..total. A phase without steps is still started and finished: its noise may be all that a certificate
-            rests on.
+            width: Runs that a device computes at once; None means the plan's.
         """
-        sizes, n = self.sizes, self.examples.y.shape[0]
-        start = self._map_runs(lambda key, params: phase.init(key, params), shared=0)
-        finish = self._map_runs(lambda key, state: phase.finalize(key, state), shared=0)
-        order_key = jax.random.fold_in(self.order_key, number)
+        return PhaseRunner(self, phase, number, self.plan.width if width is None else width)
 
-        def with_shared_order(examples, orders, first, last, state, key, member):
-            return advance(phase, sizes, key, state, member, examples, lambda e: orders[e], first, last)
 
-        def with_own_order(examples, orders, first, last, state, key, member, own):
-            own = jax.random.fold_in(own, number)
+class PhaseRunner:
+    """One phase over chunks of runs; compiled when it is first called.
 
+    A phase without steps is still started and finished: its noise may be all that a certificate rests on. Where the device
+    runs out of memory the width is halved and the chunk goes on from its parameters.
+
+    Attributes:
+        width: Runs that a device computes at once.
+        total: Steps of the phase.
+        compile_seconds: Time that compiling the steps took; 0 before.
+        bytes: Memory that the steps take on each device; 0 before.
+    """
+
+    def __init__(self, engine: Engine, phase: Phase, number: int, width: int):
+        self.engine, self.phase, self.number, self.width = engine, phase, number, width
+        self.total = total_steps(phase, engine.sizes)
+        self._per_epoch = steps_per_epoch(phase, engine.sizes)
+        # The shared order is one table, computed once; a table per run would outgrow memory on large data sets.
+        self._orders = jax.jit(schedule.orders, static_argnums=(1, 2), out_shardings=engine._replicated)
+        self._build()
+
+    def _build(self) -> None:
+        """Traces the programs anew for the width."""
+        engine, phase, number = self.engine, self.phase, self.number
+        self._start = engine._map_runs(lambda key, params: phase.init(key, params), shared=0, width=self.width)
+        self._finish = engine._map_runs(lambda key, state: phase.finalize(key, state), shared=0, width=self.width)
+        sizes, n = engine.sizes, engine.examples.y.shape[0]
+
+        def steps(examples, orders, first, last, state, key, member, own=None):
             def order_of(epoch):
-                return jax.random.permutation(jax.random.fold_in(own, epoch), n).astype(jnp.int32)
+                if own is None:
+                    return orders[epoch]
+                key = jax.random.fold_in(jax.random.fold_in(own, number), epoch)
+                return jax.random.permutation(key, n).astype(jnp.int32)
 
             return advance(phase, sizes, key, state, member, examples, order_of, first, last)
 
-        step_shared = self._map_runs(with_shared_order, shared=4, donate=(4,))
-        step_own = self._map_runs(with_own_order, shared=4, donate=(4,))
-        # The shared order is one table, computed once; a table per run would outgrow memory on large data sets.
-        orders = jax.jit(schedule.orders, static_argnums=(1, 2), out_shardings=self._replicated)
-        total, per_epoch = total_steps(phase, sizes), steps_per_epoch(phase, sizes)
-        epochs = -(-total // per_epoch)
+        self._steps = engine._map_runs(steps, shared=4, width=self.width, donate=(4,))
+        self._compiled: Callable | None = None
+        self.compile_seconds, self.bytes = 0.0, 0
 
-        def run(runs: Runs, params: Params, progress: Progress | None = None, stops: Stops = _NO_STOPS, /) -> Params:
-            keys = _split3(runs.keys, number)
-            init_keys, step_keys, final_keys = (self.spread(k) for k in keys)
-            member = self.spread(runs.member)
-            if runs.order_keys is None:
-                step, extra, table = step_shared, (), orders(order_key, epochs, n)
-            else:
-                step, extra, table = step_own, (self.spread(runs.order_keys),), jnp.zeros((0, n), jnp.int32)
-            state = start(init_keys, self.spread(params))
-            if total == 0 and progress is not None:
-                progress(1.0)
-            done, stretch = 0, per_epoch
-            for stop in sorted({*stops, total}):
-                while done < stop:
-                    last, first_call = min(stop, done + stretch), done == 0
-                    began = time.perf_counter()
-                    state = step(self.examples, table, np.int32(done), np.int32(last), state, step_keys, member, *extra)
-                    jax.block_until_ready(state)
-                    seconds = time.perf_counter() - began
-                    if progress is not None:
-                        progress((last - done) / total)
-                    if not first_call and last - done == stretch:  # the first one also compiled
-                        stretch = max(1, min(stretch * 8, round(stretch * STRETCH_SECONDS / max(seconds, 1e-6))))
-                    done = last
-                if stop in stops:
-                    stops[stop](finish(final_keys, state))
-            return finish(final_keys, state)
+    def __call__(
+        self, runs: Runs, params: Params, progress: Progress | None = None, stops: Stops = _NO_STOPS, /
+    ) -> Params:
+        """Runs the phase over a chunk.
 
-        return run
+        Args:
+            runs: The chunk's runs, at most the plan's ``runs_per_chunk``.
+            params: [R, ...] host or device arrays; they are not consumed.
+            progress: Told of the share of the work just done.
+            stops: Called on the way, with steps in 0..total.
+
+        Returns:
+            [R', ...] parameters, on the devices; from R on the last run is repeated.
+
+        Raises:
+            InputError: Not even one run at a time fits into a device's memory.
+        """
+        done = 0.0
+
+        def move(share: float) -> None:
+            nonlocal done
+            done += share
+            if progress is not None:
+                progress(share)
+
+        while True:
+            try:
+                return self._run(runs, params, move, stops)
+            except (TooLarge, jax.errors.JaxRuntimeError) as error:
+                self._narrow(error)
+            move(-done)
+
+    def _narrow(self, error: Exception) -> None:
+        """Halves the width after the device ran out of memory; raises any other error."""
+        if not out_of_memory(error):
+            raise error
+        require(
+            self.width > 1,
+            "The device ran out of memory with one run at a time; use a smaller batch_size or model, or spread each run's "
+            "parameters over several devices with parameter_shards.",
+        )
+        self.width //= 2
+        warnings.warn(f"Out of memory: going on with width={self.width} runs at once on a device.", stacklevel=4)
+        self._build()
+
+    def _begin(self, runs: Runs, params: Params) -> tuple[Any, Callable[[Any, int, int], Any], Any]:
+        """The state before the first step, a function that advances it, and the keys to finish with."""
+        engine = self.engine
+        size = padded(engine.mesh, engine.plan.runs_per_chunk, self.width)
+        keys = (engine.spread(part, size) for part in _split3(runs.keys, self.number))
+        init_keys, step_keys, final_keys = keys
+        member = engine.spread(runs.member, size)
+        n = engine.examples.y.shape[0]
+        if runs.order_keys is None:
+            order_key = jax.random.fold_in(engine.order_key, self.number)
+            table, extra = self._orders(order_key, -(-self.total // self._per_epoch), n), ()
+        else:
+            table, extra = jnp.zeros((0, n), jnp.int32), (engine.spread(runs.order_keys, size),)
+
+        def advance_to(state: Any, first: int, last: int) -> Any:
+            bounds = np.int32(first), np.int32(last)
+            arguments = engine.examples, table, *bounds, state, step_keys, member, *extra
+            if self._compiled is None:
+                began = time.perf_counter()
+                self._compiled = self._steps.lower(*arguments).compile()
+                self.compile_seconds = time.perf_counter() - began
+                self.bytes = bytes_of(self._compiled)
+            if engine.memory is not None and self.bytes > engine.memory:
+                raise TooLarge
+            state = self._compiled(*arguments)
+            jax.block_until_ready(state)
+            return state
+
+        return self._start(init_keys, engine.spread(params, size)), advance_to, final_keys
+
+    def _run(self, runs: Runs, params: Params, progress: Progress, stops: Stops) -> Params:
+        state, advance_to, final_keys = self._begin(runs, params)
+        if self.total == 0:
+            progress(1.0)
+        done, stretch = 0, self._per_epoch
+        for stop in sorted({*stops, self.total}):
+            while done < stop:
+                last, compiled = min(stop, done + stretch), self._compiled is not None
+                began = time.perf_counter()
+                state = advance_to(state, done, last)
+                seconds = time.perf_counter() - began
+                progress((last - done) / self.total)
+                if compiled and last - done == stretch:
+                    stretch = max(1, min(stretch * 8, round(stretch * STRETCH_SECONDS / max(seconds, 1e-6))))
+                done = last
+            if stop in stops:
+                stops[stop](self._finish(final_keys, state))
+        return self._finish(final_keys, state)
+
+    def measure(self, runs: Runs, params: Params) -> float:
+        """Seconds that one step of one run takes, over all devices; infinite where it does not fit into memory.
+
+        Args:
+            runs: A whole chunk's runs.
+            params: [R, ...] parameters.
+        """
+        if self.total == 0:
+            return 0.0
+        try:
+            state, advance_to, _ = self._begin(runs, params)
+            state = advance_to(state, 0, 1)  # compiles
+            steps, samples = 1, []
+            while len(samples) < MEASURED_SAMPLES:
+                began = time.perf_counter()
+                state = advance_to(state, 0, steps)
+                seconds = time.perf_counter() - began
+                if seconds < MEASURED_SECONDS and steps < self.total:
+                    steps = min(self.total, max(steps + 1, round(steps * MEASURED_SECONDS / max(seconds, 1e-5))))
+                else:
+                    samples.append(seconds / steps)
+        except (TooLarge, jax.errors.JaxRuntimeError) as error:
+            if not out_of_memory(error):
+                raise
+            return float("inf")
+        return statistics.median(samples) / self.engine.plan.runs_per_chunk
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether an error says that a device has too little memory."""
+    return isinstance(error, TooLarge) or "RESOURCE_EXHAUSTED" in str(error)
+
+
+def bytes_of(compiled: Any) -> int:
+    """Memory of a compiled program on each device: arguments, outputs and temporaries, less what they share."""
+    found = compiled.memory_analysis()
+    parts = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
+    return int(parts - found.alias_size_in_bytes)
 
 
 def _split3(keys: PRNGKeyArray, number: int) -> tuple[PRNGKeyArray, ...]:
@@ -178,7 +347,11 @@ def _split3(keys: PRNGKeyArray, number: int) -> tuple[PRNGKeyArray, ...]:
 
 def pad(tree: Any, size: int) -> Any:
     """Repeats the last run until the leading axis is ``size``; padding runs are computed and never reported."""
-    return jax.tree.map(lambda a: a[np.minimum(np.arange(size), a.shape[0] - 1)], tree)
+
+    def pad_leaf(a):
+        return a if a.shape[0] == size else a[np.minimum(np.arange(size), a.shape[0] - 1)]
+
+    return jax.tree.map(pad_leaf, tree)
 
 
 def members(signs: np.ndarray, sizes: Sizes) -> np.ndarray:

@@ -1,5 +1,4 @@
 import jax
-import numpy as np
 import pytest
 
 from jaxunlearn._validate import InputError
@@ -15,13 +14,23 @@ def test_chunks_are_equal_multiples_that_cover_all_runs(devices, runs, width, wa
     plan = planning.choose(mesh, runs, width=width, runs_per_chunk=wanted)
     share = -(-runs // devices)
     unit, chunks = devices * plan.width, -(-runs // plan.runs_per_chunk)
-    assert plan.width == min(share, width or 1)
-    assert plan.runs_per_chunk % unit == 0
+    assert plan.width == min(share, width or 1, -(-plan.runs_per_chunk // devices))
     assert chunks * plan.runs_per_chunk >= runs > (chunks - 1) * plan.runs_per_chunk
-    if wanted is not None:  # a kill loses no more than was asked for, rounded up to a whole unit
-        assert plan.runs_per_chunk <= max(unit, -(-wanted // unit) * unit)
+    if wanted is not None:  # a kill loses no more than was asked for, and any number of devices takes the same chunks
+        assert plan.runs_per_chunk == wanted
+        return
+    assert plan.runs_per_chunk == runs or plan.runs_per_chunk % unit == 0
     # Padding is less than one unit for every chunk there is.
-    assert chunks * plan.runs_per_chunk - runs < unit * chunks
+    assert planning.padded(mesh, plan.runs_per_chunk, plan.width) * chunks - runs < unit * (chunks + 1)
+
+
+@pytest.mark.parametrize("runs", [8, 60, 61, 1000])
+@pytest.mark.parametrize("processes", [2, 3, 8])
+def test_processes_get_chunks_evenly(runs, processes):
+    plan = planning.choose(planning.make_mesh(jax.devices()[:2]), runs, processes=processes)
+    chunks = -(-runs // plan.runs_per_chunk)
+    mine = [len(range(process, chunks, processes)) for process in range(processes)]
+    assert max(mine) - min(mine) <= 1 and max(mine) * plan.runs_per_chunk <= 2 * -(-runs // processes)
 
 
 @pytest.mark.parametrize("changes", [{"runs": 0}, {"width": 0}, {"width": -1}, {"runs_per_chunk": 0}])
@@ -34,13 +43,15 @@ def test_errors_name_the_argument(changes):
 def test_mesh_over_all_or_the_given_devices():
     assert planning.make_mesh().devices.size == jax.local_device_count()
     mesh = planning.make_mesh(jax.devices()[:2])
-    assert mesh.axis_names == (planning.AXIS,) and list(mesh.devices) == jax.devices()[:2]
-    assert isinstance(mesh.devices, np.ndarray)
+    assert mesh.axis_names == (planning.AXIS, planning.PARAMETERS) and list(mesh.devices.flat) == jax.devices()[:2]
+    assert dict(planning.make_mesh(parameter_shards=2).shape) == {planning.AXIS: 2, planning.PARAMETERS: 2}
+    with pytest.raises(InputError, match="parameter_shards=3 to divide the 4 devices"):
+        planning.make_mesh(parameter_shards=3)
 
 
 @pytest.mark.parametrize(
     ("devices", "width", "wanted", "expected"),
-    [(1, None, None, (1, 1)), (2, None, None, (1, 2)), (2, 3, None, (3, 6)), (4, 1, 5, (1, 8)), (2, 2, 1, (2, 4))],
+    [(1, None, None, (1, 1)), (2, None, None, (1, 2)), (2, 3, None, (3, 6)), (4, 1, 5, (1, 5)), (2, 2, 1, (1, 1))],
 )
 def test_open_plans_do_not_depend_on_how_many_runs_there_will_be(devices, width, wanted, expected):
     mesh = planning.make_mesh(jax.devices()[:devices])
