@@ -161,10 +161,18 @@ class Audit:
     training: Training = Training()
     text: Text = Text()
     method: Methods = Methods()
-    width: Annotated[int | None, UNSAID] = None
-    """Runs that a device computes at once under vmap; default: 1 on a CPU core, 32 on an accelerator."""
+    plan: str = "auto"
+    """How many runs a device computes at once, and the form of the layers. auto: measured where the job is long enough for
+    that to repay. measure: measured. show: measured, printed, and nothing else done. WIDTH or WIDTH:FORM, such as 4:patches:
+    fixed."""
+    precision: Literal["float32", "tensorfloat32", "bfloat16"] = "float32"
+    """float32: as it says, on every device. tensorfloat32: fewer bits in products, faster on accelerators. bfloat16: forward
+    and backward pass in bfloat16, weights and losses in float32."""
+    parameter_shards: int = 1
+    """Devices over which the parameters of one run are spread, for models too large for one; >= 1."""
     runs_per_chunk: Annotated[int | None, UNSAID] = None
-    """Runs between two checkpoints; at most these are lost to a kill. Default: 8 per device or more."""
+    """Runs between two checkpoints; at most these are lost to a kill. Default: 8 per device or more, or as the run directory
+    was begun."""
     quiet: bool = False
     """No progress bar."""
 
@@ -206,6 +214,9 @@ class Audit:
         )
         self._check_attack()
         self._check_sequential()
+        _validate.at_least(1, parameter_shards=self.parameter_shards)
+        if self.fixed_plan[0] is not None:
+            _validate.at_least(1, plan=self.fixed_plan[0])
         if self.predictor == "pairwise":
             _validate.require(
                 self.m == 2,
@@ -251,6 +262,18 @@ class Audit:
             f"Expected warmup_runs={self.warmup} < calibration_runs + evaluation_runs = {self.most_runs}, the most runs in "
             "all; use more evaluation_runs.",
         )
+
+    @property
+    def fixed_plan(self) -> tuple[int | None, str]:
+        """Width and form where ``plan`` fixes them; None and "" where they are chosen."""
+        if self.plan in ("auto", "measure", "show"):
+            return None, ""
+        width, _, form = self.plan.partition(":")
+        _validate.require(
+            width.isdecimal(),
+            f"Expected plan to be auto, measure, show, WIDTH or WIDTH:FORM, got plan={self.plan!r}.",
+        )
+        return int(width), form
 
     @property
     def fit_variance(self) -> str:
@@ -343,6 +366,7 @@ TRAINING_FIELDS = (
     "fresh_init",
     "seed",
     "training",
+    "precision",
 )
 """Fields of Audit that the trained population depends on (with whether calibration is designed)."""
 AUDIT_FIELDS = ("predictor", "r", "zeta", "delta", "trajectory")

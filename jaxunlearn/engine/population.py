@@ -243,8 +243,8 @@ class PhaseRunner:
             raise error
         require(
             self.width > 1,
-            "The device ran out of memory with one run at a time; use a smaller batch_size or model, or spread each run's "
-            "parameters over several devices with parameter_shards.",
+            f"One run at a time takes {self.bytes >> 20} MiB, more than a device has; use a smaller batch_size or model, or "
+            "spread each run's parameters over several devices with parameter_shards.",
         )
         self.width //= 2
         warnings.warn(f"Out of memory: going on with width={self.width} runs at once on a device.", stacklevel=4)
@@ -299,17 +299,21 @@ class PhaseRunner:
                 stops[stop](self._finish(final_keys, state))
         return self._finish(final_keys, state)
 
-    def measure(self, runs: Runs, params: Params) -> float:
-        """Seconds that one step of one run takes, over all devices; infinite where it does not fit into memory.
+    def measure(self, runs: Runs, params: Params) -> tuple[float, Params]:
+        """Times a few steps.
 
         Args:
             runs: A whole chunk's runs.
             params: [R, ...] parameters.
+
+        Returns:
+            Seconds that one step of one run takes, over all devices, infinite where it does not fit into memory; and what
+            the phase hands on.
         """
-        if self.total == 0:
-            return 0.0
         try:
-            state, advance_to, _ = self._begin(runs, params)
+            state, advance_to, final_keys = self._begin(runs, params)
+            if self.total == 0:
+                return 0.0, self._finish(final_keys, state)
             state = advance_to(state, 0, 1)  # compiles
             steps, samples = 1, []
             while len(samples) < MEASURED_SAMPLES:
@@ -323,8 +327,8 @@ class PhaseRunner:
         except (TooLarge, jax.errors.JaxRuntimeError) as error:
             if not out_of_memory(error):
                 raise
-            return float("inf")
-        return statistics.median(samples) / self.engine.plan.runs_per_chunk
+            return float("inf"), params
+        return statistics.median(samples) / self.engine.plan.runs_per_chunk, self._finish(final_keys, state)
 
 
 def out_of_memory(error: Exception) -> bool:

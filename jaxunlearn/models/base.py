@@ -31,6 +31,21 @@ def from_module(module: nn.Module, input_shape: tuple[int, ...], dtype: Any = jn
     return Model(init, apply)
 
 
+def in_bfloat16(model: Model) -> Model:
+    """The same model computed in bfloat16: float32 parameters and inputs are rounded on the way in, logits are float32.
+
+    Losses, gradients of the parameters and the optimiser stay float32 (Micikevicius et al., 2018).
+    """
+
+    def rounded(tree):
+        return jax.tree.map(lambda a: a.astype(jnp.bfloat16) if jnp.issubdtype(a.dtype, jnp.floating) else a, tree)
+
+    def apply(params, x):
+        return model.apply(rounded(params), rounded(x)).astype(jnp.float32)
+
+    return Model(model.init, apply)
+
+
 def parameter_count(params) -> int:
     """Number of scalars in a pytree of arrays (or of shapes, from ``jax.eval_shape``)."""
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))

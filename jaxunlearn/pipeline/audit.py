@@ -7,7 +7,7 @@ import shutil
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -23,12 +23,12 @@ from jaxunlearn.audit.preregistration import Preregistration
 from jaxunlearn.engine import store
 from jaxunlearn.engine.population import PhaseRunner, Progress
 from jaxunlearn.engine.train import total_steps
-from jaxunlearn.pipeline import bounding
+from jaxunlearn.pipeline import bounding, plans
 from jaxunlearn.pipeline.population import Population, finite, train_population
 from jaxunlearn.pipeline.progress import Bar
 from jaxunlearn.pipeline.task import UNLEARNING, Task, build, make_unlearner
 from jaxunlearn.records import BoundRecord, ScoreRecord
-from jaxunlearn.types import Params, Unlearner
+from jaxunlearn.types import Params, Phase, Unlearner
 
 _PACKAGES = ("jaxunlearn", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scipy", "scikit-learn")
 _ACCURACIES = ("retain", "forget", "unseen", "test")
@@ -75,12 +75,13 @@ def _run(
     trained, population = train_population(task, {u.rewind for u in unlearners.values()})
     notes = other_looks(config, plan)
     folders = []
-    for name, (_, identity) in methods.items():
-        folder = open_method(directory, name, identity)
+    for name, method in methods.items():
+        folder = open_method(directory, name, method[1])
         folders.append(folder)
         if not (folder / "bound.json").exists():
             unlearner = unlearners[name]
-            scores, on_the_way, seconds = unlearn_and_score(task, name, unlearner, trained, folder)
+            prepare = preparation(task, name, folder, method)
+            scores, on_the_way, seconds = unlearn_and_score(task, name, unlearner, prepare, trained, folder)
             seconds |= {"train": population["seconds"]}
             record = bound(task, name, unlearner, scores, plan, seconds, folder, notes, on_the_way)
             with store.disk_errors(folder):
@@ -172,8 +173,25 @@ def _order(config):
     return lambda name: (config.methods.index(name) if name in config.methods else len(config.methods), name)
 
 
+def preparation(
+    task: Task, name: str, folder: Path, method: tuple[Callable, Any]
+) -> Callable[[], Sequence[PhaseRunner]]:
+    """A function that chooses the method's plan and makes its phases ready, once, when it is first called."""
+    factory, identity = method
+
+    def phases_of(form: str) -> Sequence[Phase]:
+        return make_unlearner(task, name, factory, form).phases
+
+    return cache(lambda: plans.runners(task, name, folder, phases_of, first=1, identity=identity))
+
+
 def unlearn_and_score(
-    task: Task, name: str, unlearner: Unlearner, population: Population, folder: Path
+    task: Task,
+    name: str,
+    unlearner: Unlearner,
+    prepare: Callable[[], Sequence[PhaseRunner]],
+    population: Population,
+    folder: Path,
 ) -> tuple[ScoreRecord, dict[int, ScoreRecord], dict[str, float]]:
     """Unlearns every trained model with one method and scores the result.
 
@@ -185,7 +203,6 @@ def unlearn_and_score(
         stage.
     """
     salt = zlib.crc32(name.encode())
-    runners = [task.engine.phase_runner(phase, number + 1) for number, phase in enumerate(unlearner.phases)]
     steps = sum(total_steps(phase, task.engine.sizes) for phase in unlearner.phases)
     bar = Bar(name, len(task.runs), steps, task.config.quiet)
     parts: list[dict[str, np.ndarray]] = []
@@ -195,8 +212,8 @@ def unlearn_and_score(
         if part is not None:
             bar.skip(runs)
         else:
-            progress = bar.chunk(runs, max(1, len(runners)))
-            part = unlearn_chunk(task, unlearner, runners, population, number, salt, progress)
+            progress = bar.chunk(runs, max(1, len(unlearner.phases)))
+            part = unlearn_chunk(task, unlearner, prepare(), population, number, salt, progress)
             write_scores(task, folder, number, part)
         parts.append(part)
     bar.close()

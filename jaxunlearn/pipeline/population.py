@@ -11,11 +11,12 @@ import numpy as np
 from jaxunlearn import config as configuration
 from jaxunlearn import records
 from jaxunlearn.engine import store
-from jaxunlearn.engine.population import Progress, pad
+from jaxunlearn.engine.population import PhaseRunner, Progress
 from jaxunlearn.engine.train import steps_per_epoch, total_steps
+from jaxunlearn.pipeline import plans
 from jaxunlearn.pipeline.progress import Bar
 from jaxunlearn.pipeline.task import TRAINING, Task
-from jaxunlearn.types import Params
+from jaxunlearn.types import Params, Phase
 
 
 def finite(tree: Any) -> np.ndarray:
@@ -66,17 +67,20 @@ class PopulationTrainer:
     """
 
     def __init__(self, task: Task, rewinds: Iterable[int]):
-        plan, phase = task.engine.plan, task.info.train_phase("train")
+        phase = task.info.train_phase("train")
         identity = configuration.training_identity(task.config)
-        identity |= {"width": plan.width, "runs_per_chunk": plan.runs_per_chunk}
+        identity |= {"runs_per_chunk": task.engine.plan.runs_per_chunk}
         self._manifest = store.open_manifest(task.config.population_directory, "manifest.json", identity)
         self.task, self.population = task, Population(task, sorted({0, *rewinds}))
         self.steps = total_steps(phase, task.engine.sizes)
         self.seconds = float(self._manifest.get("seconds", 0.0))
-        self._run = task.engine.phase_runner(phase, 0)
+        self._runner: PhaseRunner | None = None
         self._per_epoch = steps_per_epoch(phase, task.engine.sizes)
         self._asked: set[int] = set()
         self._trained: set[int] = set()
+
+    def _phases(self, form: str) -> list[Phase]:
+        return [self.task.info_in(form).train_phase("train")]
 
     def facts(self) -> dict[str, Any]:
         """What the report says of the population, of the chunks that were asked for."""
@@ -98,7 +102,10 @@ class PopulationTrainer:
             self.steps - rewind * self._per_epoch: partial(self.population.save, number, rows, rewind=rewind)
             for rewind in missing
         }
-        self._run(self.task.chunk(rows, stage=TRAINING), self.task.initial(rows), progress, stops)
+        if self._runner is None:
+            directory = self.task.config.population_directory
+            (self._runner,) = plans.runners(self.task, "train", directory, self._phases, first=0)
+        self._runner(self.task.chunk(rows, stage=TRAINING), self.task.initial(rows), progress, stops)
         self._trained.add(number)
         self.seconds += time.perf_counter() - began
         directory = self.task.config.population_directory
@@ -142,7 +149,7 @@ class Population:
             self._cache[number, rewind] = host
 
     def load(self, number: int, rows: slice, rewind: int = 0) -> Params:
-        """A chunk of trained parameters, padded to the plan's size."""
+        """A chunk of trained parameters."""
         runs = rows.stop - rows.start
         if (number, rewind) not in self._cache:
             like = jax.tree.map(lambda s: jax.ShapeDtypeStruct((runs, *s.shape), s.dtype), self.task.parameter_shapes)
@@ -150,4 +157,4 @@ class Population:
             self._remember(number, rewind, host)
         else:
             host = self._cache[number, rewind]
-        return pad(host, self.task.engine.plan.runs_per_chunk)
+        return host

@@ -5,7 +5,7 @@ claim, or more runs, go on where the audit ended, with the same results to the b
 """
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from jaxunlearn._validate import InputError
 from jaxunlearn.audit import validity
 from jaxunlearn.audit.preregistration import Preregistration
 from jaxunlearn.engine import store
+from jaxunlearn.engine.population import PhaseRunner
 from jaxunlearn.engine.train import total_steps
 from jaxunlearn.pipeline import audit
 from jaxunlearn.pipeline.anytime import AnytimeTest, check_reachable
@@ -62,12 +63,13 @@ def run(
     with store.exclusive(config.population_directory):
         trainer = PopulationTrainer(task, {u.rewind for u in unlearners.values()})
         notes = [NOTE, *audit.other_looks(config, plan)]
-        for name, (_, identity) in methods.items():
-            folder = audit.open_method(config.directory, name, identity)
+        for name, method in methods.items():
+            folder = audit.open_method(config.directory, name, method[1])
             folders.append(folder)
             record = _finished(folder, plan)
             if record is None:
-                record = _follow(task, name, unlearners[name], trainer, plan, folder, notes)
+                prepare = audit.preparation(task, name, folder, method)
+                record = _follow(task, name, unlearners[name], prepare, trainer, plan, folder, notes)
                 with store.disk_errors(folder):
                     records.write_json(folder / "bound.json", record.to_json())
             most = max(most, record.calibration_runs + record.evaluation_runs)
@@ -92,6 +94,7 @@ def _follow(
     task: Task,
     name: str,
     unlearner: Unlearner,
+    prepare: Callable[[], Sequence[PhaseRunner]],
     trainer: PopulationTrainer,
     plan: Preregistration,
     folder: Path,
@@ -102,7 +105,7 @@ def _follow(
     test = AnytimeTest(plan, variance=config.fit_variance)
     parts: list[dict[str, np.ndarray]] = []
     runs = 0
-    for part in _chunks(task, name, unlearner, trainer, folder):
+    for part in _chunks(task, name, unlearner, prepare, trainer, folder):
         parts.append(part)
         for scores, failed in zip(part["scores"], part["failed"]):
             if test.falsified or runs == config.most_runs:
@@ -132,11 +135,15 @@ def _follow(
 
 
 def _chunks(
-    task: Task, name: str, unlearner: Unlearner, trainer: PopulationTrainer, folder: Path
+    task: Task,
+    name: str,
+    unlearner: Unlearner,
+    prepare: Callable[[], Sequence[PhaseRunner]],
+    trainer: PopulationTrainer,
+    folder: Path,
 ) -> Iterator[dict[str, np.ndarray]]:
     """Scores of one chunk of runs after the other, computed when asked for or found on disk."""
     most = task.config.most_runs
-    runners = [task.engine.phase_runner(phase, number + 1) for number, phase in enumerate(unlearner.phases)]
     steps = sum(total_steps(phase, task.engine.sizes) for phase in unlearner.phases)
     share = trainer.steps / max(trainer.steps + steps, 1)  # of the work that is training
     bar, done = Bar(name, most, trainer.steps + steps, task.config.quiet), 0
@@ -150,9 +157,9 @@ def _chunks(
                 train_progress = bar.chunk(runs, 1 / share) if share else lambda part: None
                 if not trainer(number, train_progress):
                     train_progress(1.0)
-                progress = bar.chunk(runs, max(1, len(runners)) / max(1 - share, 1e-9))
+                progress = bar.chunk(runs, max(1, len(unlearner.phases)) / max(1 - share, 1e-9))
                 salt = zlib.crc32(name.encode())
-                part = audit.unlearn_chunk(task, unlearner, runners, trainer.population, number, salt, progress)
+                part = audit.unlearn_chunk(task, unlearner, prepare(), trainer.population, number, salt, progress)
                 audit.write_scores(task, folder, number, part)
             done = rows.start + runs
             yield part

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -9,20 +10,25 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from jaxunlearn import _validate
 from jaxunlearn import config as configuration
 from jaxunlearn._validate import require
 from jaxunlearn.attack import combine, signals
 from jaxunlearn.audit import validity
 from jaxunlearn.data import digits, images, speech, splits
 from jaxunlearn.engine import plan as planning
-from jaxunlearn.engine.population import Engine, Runs, members, pad
+from jaxunlearn.engine.population import Engine, Runs, members
 from jaxunlearn.engine.train import Examples, Sizes
 from jaxunlearn.metrics.accuracy import correct, weighted_mean
-from jaxunlearn.models import convolutional, layers, linear, lstm
+from jaxunlearn.models import convolutional, linear, lstm
+from jaxunlearn.models.base import in_bfloat16
 from jaxunlearn.pipeline.runs import RunTable, make_runs, make_sequential_runs, run_keys
 from jaxunlearn.records import CALIBRATION
 from jaxunlearn.types import Model, Params, Phase, TaskInfo, Unlearner
 from jaxunlearn.unlearn import base
+
+FORMS: dict[str, tuple[str, ...]] = {"cnn": ("canonical", "patches"), "tinynet": ("canonical", "patches")}
+"""Forms that a model's layers can take: the one for one run at a time first, the one for several at once last."""
 
 LOADERS = {"digits": digits.load, "mnist": images.mnist, "cifar10": images.cifar10, "cifar100": images.cifar100}
 
@@ -40,8 +46,9 @@ def make_model(
     shape: tuple[int, ...],
     outputs: int,
     *,
-    width: int = 1,
+    form: str = "",
     forward_mode: bool = False,
+    precision: str = "float32",
     text: configuration.Text | None = None,
 ) -> Model:
     """Builds the architecture.
@@ -50,11 +57,12 @@ def make_model(
         name: As in the configuration.
         shape: Of one example.
         outputs: Classes, or size of the vocabulary.
-        width: Models that a device computes at once: more than one want convolutions as matrix products.
+        form: One of ``FORMS``; "" means the first.
         forward_mode: Whether forward-mode differentiation must go through, which the fastest layers refuse.
+        precision: "bfloat16" computes in that; anything else is the engine's business.
         text: Sizes of the LSTM.
     """
-    form: layers.ConvForm = "patches" if width > 1 or forward_mode else "canonical"
+    form: Any = "patches" if forward_mode else form or "canonical"
     text = text or configuration.Text()
     makers: dict[str, Callable[[], Model]] = {
         "linear": lambda: linear.linear(shape, outputs),
@@ -69,7 +77,8 @@ def make_model(
             form="plain" if forward_mode else "hoisted",
         ),
     }
-    return makers[name]()
+    model = makers[name]()
+    return in_bfloat16(model) if precision == "bfloat16" else model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,14 +126,14 @@ def _whole(value: Any, least: int) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= least)
 
 
-def make_unlearner(task: "Task", name: str, factory: Callable[[TaskInfo], Unlearner]) -> Unlearner:
-    """Builds a method for a task and refuses what the engine could not run.
+def make_unlearner(task: "Task", name: str, factory: Callable[[TaskInfo], Unlearner], form: str = "") -> Unlearner:
+    """Builds a method for a task, with the layers in the form asked for, and refuses what the engine could not run.
 
     Raises:
         InputError: ``factory`` does not return an Unlearner, or one of its phases makes no sense.
     """
     require(callable(factory), f"Expected method={name!r} to be a function of TaskInfo, got {factory!r}.")
-    made = factory(task.info)
+    made = factory(task.info_in(form))
     require(
         isinstance(made, Unlearner) and all(isinstance(phase, Phase) for phase in made.phases),
         f"Expected method={name!r} to return an Unlearner with a tuple of Phases, got a {type(made).__name__}.",
@@ -175,18 +184,21 @@ class Task:
     parameter_shapes: Params
     score: Callable
 
+    def info_in(self, form: str) -> TaskInfo:
+        """What methods are told, with the model's layers in another form; "" is the first guess's."""
+        if form in ("", self.engine.plan.form):
+            return self.info
+        return make_info(self.config, self.data, form, self.engine.sizes)
+
     @property
     def chunks(self) -> list[slice]:
         """The runs of each chunk."""
         size = self.engine.plan.runs_per_chunk
         return [slice(i, min(i + size, len(self.runs))) for i in range(0, len(self.runs), size)]
 
-    def _padded(self, rows: slice) -> np.ndarray:
-        return pad(np.arange(len(self.runs))[rows], self.engine.plan.runs_per_chunk)
-
     def chunk(self, rows: slice, *, stage: int, salt: int = 0) -> Runs:
-        """The runs of a chunk, padded to the plan's size by repeating the last one."""
-        numbers = self._padded(rows)
+        """The runs of a chunk."""
+        numbers = np.arange(len(self.runs))[rows]
         roles, indices = self.runs.roles[numbers], self.runs.indices[numbers]
 
         def keys(purpose):
@@ -198,7 +210,7 @@ class Task:
     def initial(self, rows: slice) -> Params:
         """[chunk, ...] initial weights: x_0 for all, or one for each run with ``fresh_init``."""
         key = jax.random.fold_in(self.root, _INITIAL)
-        numbers = self._padded(rows)
+        numbers = np.arange(len(self.runs))[rows]
         if self.config.fresh_init:
             keys = run_keys(key, self.runs.roles[numbers], self.runs.indices[numbers])
             return jax.jit(jax.vmap(self.info.model.init))(keys)
@@ -229,20 +241,25 @@ def _prepare_text(config: configuration.Audit, key: PRNGKeyArray) -> Prepared:
     )
 
 
-def build(config: configuration.Audit, devices=None) -> Task:
+def build(
+    config: configuration.Audit, devices=None, *, runs_per_chunk: int | None = None, processes: int = 1
+) -> Task:
     """Loads the data, draws the split and the runs, and compiles nothing yet.
 
     Args:
         config: The audit.
         devices: JAX devices to use; None means all of this process.
+        runs_per_chunk: Chunks that the run directory was begun with; what the configuration says comes first.
+        processes: Processes that share the chunks.
     """
     root = jax.random.key(config.seed)
     m = config.m
     data = prepare(config, jax.random.fold_in(root, _SPLIT))
-    mesh = planning.make_mesh(devices)
+    mesh = planning.make_mesh(devices, parameter_shards=config.parameter_shards)
+    size = {"width": config.fixed_plan[0], "runs_per_chunk": runs_per_chunk if config.runs_per_chunk is None else config.runs_per_chunk}
     signs_key = jax.random.fold_in(root, _SIGNS)
     if config.is_sequential:
-        plan = planning.choose_open(mesh, width=config.width, runs_per_chunk=config.runs_per_chunk)
+        plan = planning.choose_open(mesh, **size)
         whole_chunks = plan.runs_per_chunk * -(-config.most_runs // plan.runs_per_chunk)
         runs = make_sequential_runs(signs_key, m=m, warmup=config.warmup, runs=whole_chunks)
     else:
@@ -253,19 +270,27 @@ def build(config: configuration.Audit, devices=None) -> Task:
             calibration=config.calibration_runs,
             designed=config.predictor != "batchwise",
         )
-        plan = planning.choose(mesh, len(runs), width=config.width, runs_per_chunk=config.runs_per_chunk)
+        plan = planning.choose(mesh, len(runs), **size, processes=processes)
     validity.check_both_sides(runs.signs[runs.roles == CALIBRATION])
     if config.attack in ("stacked", "auto"):
         depth = 2 if config.attack == "auto" and len(config.signals) > 1 else 1
         combine.check_folds(runs.signs[runs.roles == CALIBRATION], depth=depth)
     sizes = Sizes(retain=data.retain, pool=m * data.batch_size, forget=(m // 2) * data.batch_size)
     examples = Examples(jnp.asarray(data.x), jnp.asarray(data.y))
-    engine = Engine(mesh, plan, examples, sizes, jax.random.fold_in(root, _ORDER))
-    model = make_model(config.model, data.x.shape[1:], data.outputs, width=plan.width, text=config.text)
+    forms = FORMS.get(config.model, ("",))
+    form = config.fixed_plan[1] or (forms[0] if plan.width == 1 else forms[-1])
+    _validate.one_of("plan's form", form, forms)
+    plan = dataclasses.replace(plan, form=form)
+    precision = "tensorfloat32" if config.precision == "tensorfloat32" else "float32"
+    memory = planning.device_memory(mesh)
+    order_key = jax.random.fold_in(root, _ORDER)
+    engine = Engine(mesh, plan, examples, sizes, order_key, precision=precision, memory=memory)
+    info = make_info(config, data, form, sizes)
+    model = info.model
     return Task(
         config=config,
         data=data,
-        info=make_info(config, data, model, sizes),
+        info=info,
         runs=runs,
         engine=engine,
         root=root,
@@ -274,11 +299,14 @@ def build(config: configuration.Audit, devices=None) -> Task:
     )
 
 
-def make_info(config: configuration.Audit, data: Prepared, model: Model, sizes: Sizes) -> TaskInfo:
-    """What methods are told of the task."""
+def make_info(config: configuration.Audit, data: Prepared, form: str, sizes: Sizes) -> TaskInfo:
+    """What methods are told of the task, with the model's layers in the given form."""
+    make = partial(
+        make_model, config.model, data.x.shape[1:], data.outputs, precision=config.precision, text=config.text
+    )
+    model = make(form=form)
     loss, training = base.cross_entropy(model), config.training
     batch_size = sizes.of("train") if training.batch_size is None else training.batch_size
-    forward = make_model(config.model, data.x.shape[1:], data.outputs, forward_mode=True, text=config.text)
 
     def train_phase(source):
         return training.descent.phase(
@@ -294,7 +322,7 @@ def make_info(config: configuration.Audit, data: Prepared, model: Model, sizes: 
         train_phase,
         train_epochs=training.epochs,
         descent=training.descent,
-        curvature_loss=base.cross_entropy(forward),
+        curvature_loss=base.cross_entropy(make(forward_mode=True)),
     )
 
 

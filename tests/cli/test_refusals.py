@@ -53,7 +53,10 @@ def one_line(capsys, words, *expected):
         ("--methods retrian", ["Did you mean 'retrain'"]),
         ("--methods clipping_uncertified", ["Did you mean 'clipping-uncertified'"]),
         ("--methods zebra", ["zebra", "Choose from: retrain"]),
-        ("--width 0", ["width=0"]),
+        ("--plan 0", ["plan=0"]),
+        ("--plan wide", ["plan='wide'", "WIDTH:FORM"]),
+        ("--plan 1:patches", ["plan's form", "patches"]),
+        ("--parameter-shards 3", ["parameter_shards=3 to divide the 4 devices"]),
         ("--runs-per-chunk 0", ["runs_per_chunk=0"]),
     ],
 )

@@ -1,0 +1,153 @@
+"""Which execution plan each stage of an audit takes: fixed, as the run directory was begun, remembered, or measured."""
+
+import dataclasses
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxunlearn import _cache, records
+from jaxunlearn._validate import InputError
+from jaxunlearn.engine import plan as planning
+from jaxunlearn.engine.plan import Measured, Plan
+from jaxunlearn.engine.population import PhaseRunner
+from jaxunlearn.pipeline.task import FORMS, TRAINING, Task
+from jaxunlearn.types import Phase
+
+FILE = "plan.json"
+"""Beside the results that were computed with it; whoever goes on with them takes it again, to get the same bits."""
+
+PhasesOf = Callable[[str], Sequence[Phase]]
+"""The phases of a stage, with the model's layers in the given form."""
+
+
+def runners(
+    task: Task, label: str, folder: Path, phases_of: PhasesOf, *, first: int, identity: Any = None
+) -> list[PhaseRunner]:
+    """The phases of a stage, ready to run.
+
+    Args:
+        task: The audit's task.
+        label: The stage, for messages.
+        folder: Where its results go; the plan is kept there.
+        phases_of: Makes the phases.
+        first: Number of the first phase.
+        identity: What else the phases depend on; with model, data and devices it is what a plan is remembered by.
+    """
+    found = _read(folder / FILE, task)
+    known = _Remembered(task, label, identity)
+    if task.config.fixed_plan[0] is not None:
+        plan, made = task.engine.plan, {}
+    elif found is not None:
+        plan, made = found, {}
+    elif (remembered := known.read()) is not None and task.config.plan == "auto":
+        plan, made = remembered, {}
+        _say(task, label, f"{plan}, as measured before")
+    else:
+        plan, rows, why, made = measure(task, phases_of, first=first, always=task.config.plan == "measure")
+        if len(rows) > 1:
+            known.write(plan, why)
+        if len(rows) > 1 or first == 0:
+            _say(task, label, f"{plan}: {why}")
+    if found is None:
+        records.write_json(folder / FILE, {"width": plan.width, "form": plan.form})
+    return made.get(plan) or _make(task, phases_of, plan, first)
+
+
+def _say(task: Task, label: str, text: str) -> None:
+    if not task.config.quiet:
+        print(f"{label:<22} plan: {text}", file=sys.stderr)
+
+
+def _make(task: Task, phases_of: PhasesOf, plan: Plan, first: int) -> list[PhaseRunner]:
+    phases = phases_of(plan.form)
+    return [task.engine.phase_runner(phase, first + k, width=plan.width) for k, phase in enumerate(phases)]
+
+
+def measure(
+    task: Task, phases_of: PhasesOf, *, first: int, always: bool
+) -> tuple[Plan, list[Measured], str, dict[Plan, list[PhaseRunner]]]:
+    """Measures the plans of a stage on the audit's first chunk.
+
+    Returns:
+        The plan, what was measured, why it was picked, and the compiled phases by plan.
+    """
+    rows = task.chunks[0]
+    runs, initial = task.chunk(rows, stage=TRAINING), task.initial(rows)
+    made: dict[Plan, list[PhaseRunner]] = {}
+
+    def measure_plan(plan: Plan) -> Measured:
+        made[plan] = _make(task, phases_of, plan, first)
+        params, seconds = initial, 0.0
+        for runner in made[plan]:
+            each, params = runner.measure(runs, params)
+            seconds += each * runner.total
+        return Measured(
+            plan=plan,
+            seconds=seconds / max(1, sum(runner.total for runner in made[plan])),
+            bytes=max((runner.bytes for runner in made[plan]), default=0),
+            compile_seconds=sum(runner.compile_seconds for runner in made[plan]),
+        )
+
+    steps = sum(runner.total for runner in _make(task, phases_of, task.engine.plan, first)) * len(task.runs)
+    plans = planning.candidates(task.engine.mesh, task.engine.plan, FORMS.get(task.config.model, ("",)))
+    plan, measured, why = planning.pick(
+        plans, measure_plan, steps=steps, limit=task.engine.memory or float("inf"), always=always
+    )
+    return plan, measured, why, made
+
+
+def _read(path: Path, task: Task) -> Plan | None:
+    """The plan that results were begun with."""
+    try:
+        found = records.read_json(path)
+        return dataclasses.replace(task.engine.plan, width=int(found["width"]), form=str(found["form"]))
+    except (InputError, KeyError, TypeError, ValueError):
+        return None
+
+
+class _Remembered:
+    """The plan of a stage in the cache folder, by everything that its speed depends on."""
+
+    def __init__(self, task: Task, label: str, identity: Any):
+        mesh, config = task.engine.mesh, task.config
+        self._path = _cache.cache_dir() / "plans.json"
+        self._terms = {
+            "stage": label,
+            "identity": records.as_json(identity),
+            "training": records.as_json(config.training),
+            "model": config.model,
+            "text": records.as_json(config.text) if config.model == "lstm" else None,
+            "precision": config.precision,
+            "examples": [list(task.data.x.shape), task.data.retain, task.data.outputs],
+            "device": mesh.devices.flat[0].device_kind,
+            "processor": _cache.processor() if planning.is_cpu(mesh) else None,
+            "mesh": list(mesh.devices.shape),
+            "runs_per_chunk": task.engine.plan.runs_per_chunk,
+            "jax": jax.__version__,
+        }
+        text = json.dumps(self._terms, sort_keys=True)
+        self._key = hashlib.sha256(text.encode()).hexdigest()[:16]
+        self._first = task.engine.plan
+
+    def _all(self) -> dict[str, Any]:
+        try:
+            found = records.read_json(self._path)
+        except InputError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def read(self) -> Plan | None:
+        entry = self._all().get(self._key)
+        return dataclasses.replace(self._first, width=entry["width"], form=entry["form"]) if entry else None
+
+    def write(self, plan: Plan, why: str) -> None:
+        entry = {"width": plan.width, "form": plan.form, "why": why, "for": self._terms}
+        try:
+            records.write_json(self._path, self._all() | {self._key: entry})
+        except OSError:  # a home that cannot be written: the next audit measures again
+            return
