@@ -62,6 +62,20 @@ def use_all_cores() -> None:
             jax.config.update("jax_num_cpu_devices", cores)
 
 
+def keep_programs() -> None:
+    """Keeps compiled programs for the next command, unless the user chose a place for them."""
+    import jax
+
+    from jaxunlearn import _cache
+
+    if jax.config.jax_compilation_cache_dir is None:
+        folder = _cache.cache_dir() / f"programs-{_cache.processor()}"
+        with contextlib.suppress(OSError):  # a home that cannot be written: they are compiled again every time
+            folder.mkdir(parents=True, exist_ok=True)
+            jax.config.update("jax_compilation_cache_dir", str(folder))
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
 def _show_report(directories: Sequence[Path], out: Path | None = None) -> None:
     from jaxunlearn.engine import store
     from jaxunlearn.report import write_report
@@ -76,9 +90,14 @@ def audit(arguments: Sequence[str]) -> None:
     """``jaxunlearn audit``."""
     from jaxunlearn import presets
     from jaxunlearn.pipeline import audit as pipeline
+    from jaxunlearn.pipeline import plans
 
     chosen = _parse(tyro.extras.overridable_config_cli, presets.PRESETS, prog="jaxunlearn audit", args=arguments)
     use_all_cores()
+    keep_programs()
+    if chosen.plan == "show":
+        print(plans.show(chosen))
+        return
     pipeline.run(chosen)
     _show_report([chosen.directory])
 

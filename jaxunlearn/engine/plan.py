@@ -199,16 +199,16 @@ def pick(
     if best is None:
         least = min(row.bytes for row in rows)
         raise _validate.InputError(
-            f"The smallest plan takes {_size(least)} of a device's {_size(limit)}; use a smaller batch_size or model, or "
-            "spread each run's parameters over several devices with parameter_shards."
+            f"The smallest plan takes {show_size(least)} of a device's {show_size(limit)}; use a smaller batch_size or "
+            "model, or spread each run's parameters over several devices with parameter_shards."
         )
-    why = f"{_time(best.seconds)} a run-step, {_size(best.bytes)} a device"
+    why = f"{show_time(best.seconds)} a run-step, {show_size(best.bytes)} a device"
     others = [row for row in rows if row is not best]
     if others:
         told = (
-            f"{row.plan} does not fit ({_size(row.bytes)})"
+            f"{row.plan} does not fit ({show_size(row.bytes)})"
             if row.seconds == float("inf")
-            else f"{row.plan} takes {_time(row.seconds)}"
+            else f"{row.plan} takes {show_time(row.seconds)}"
             for row in others
         )
         why += f"; {', '.join(told)}"
@@ -223,11 +223,13 @@ def _beyond(slow: Plan, plan: Plan, first: Plan) -> bool:
     return slow.width != first.width and (plan.width > slow.width if up else plan.width < slow.width)
 
 
-def _time(seconds: float) -> str:
+def show_time(seconds: float) -> str:
+    """Three digits, in microseconds or milliseconds."""
     return f"{1e6 * seconds:.3g} µs" if seconds < 1e-3 else f"{1e3 * seconds:.3g} ms"
 
 
-def _size(count: float) -> str:
+def show_size(count: float) -> str:
+    """Three digits, in MiB or GiB."""
     return f"{count / 2**20:.3g} MiB" if count < 2**30 else f"{count / 2**30:.3g} GiB"
 
 

@@ -4,18 +4,19 @@ import dataclasses
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from jaxunlearn import _cache, records
+from jaxunlearn import config as configuration
 from jaxunlearn._validate import InputError
 from jaxunlearn.engine import plan as planning
 from jaxunlearn.engine.plan import Measured, Plan
 from jaxunlearn.engine.population import PhaseRunner
-from jaxunlearn.pipeline.task import FORMS, TRAINING, Task
+from jaxunlearn.pipeline.task import FORMS, TRAINING, Task, build, make_unlearner
 from jaxunlearn.types import Phase
 
 FILE = "plan.json"
@@ -99,6 +100,39 @@ def measure(
         plans, measure_plan, steps=steps, limit=task.engine.memory or float("inf"), always=always
     )
     return plan, measured, why, made
+
+
+def show(config: configuration.Audit) -> str:
+    """Measures the plans of training and of every method, as a table; nothing is trained, and nothing written.
+
+    Args:
+        config: The audit.
+    """
+    task = build(config)
+    lines = [("stage", "plan", "a run-step", "on a device", "compiling", "")]
+    for label, first, phases_of in _stages(task):
+        plan, rows, _, _ = measure(task, phases_of, first=first, always=True)
+        for row in rows:
+            fits = row.seconds < float("inf")
+            lines.append(
+                (
+                    label if row is rows[0] else "",
+                    str(row.plan),
+                    planning.show_time(row.seconds) if fits else "does not fit",
+                    planning.show_size(row.bytes),
+                    f"{row.compile_seconds:.1f} s",
+                    "taken" if row.plan == plan else "",
+                )
+            )
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths)).rstrip() for line in lines)
+
+
+def _stages(task: Task) -> Iterator[tuple[str, int, PhasesOf]]:
+    yield "train", 0, lambda form: [task.info_in(form).train_phase("train")]
+    for name in task.config.methods:
+        factory, _ = configuration.resolve_method(name, task.config.method)
+        yield name, 1, lambda form, name=name, factory=factory: make_unlearner(task, name, factory, form).phases
 
 
 def _read(path: Path, task: Task) -> Plan | None:

@@ -241,9 +241,7 @@ def _prepare_text(config: configuration.Audit, key: PRNGKeyArray) -> Prepared:
     )
 
 
-def build(
-    config: configuration.Audit, devices=None, *, runs_per_chunk: int | None = None, processes: int = 1
-) -> Task:
+def build(config: configuration.Audit, devices=None, *, runs_per_chunk: int | None = None, processes: int = 1) -> Task:
     """Loads the data, draws the split and the runs, and compiles nothing yet.
 
     Args:
@@ -256,7 +254,10 @@ def build(
     m = config.m
     data = prepare(config, jax.random.fold_in(root, _SPLIT))
     mesh = planning.make_mesh(devices, parameter_shards=config.parameter_shards)
-    size = {"width": config.fixed_plan[0], "runs_per_chunk": runs_per_chunk if config.runs_per_chunk is None else config.runs_per_chunk}
+    size = {
+        "width": config.fixed_plan[0],
+        "runs_per_chunk": runs_per_chunk if config.runs_per_chunk is None else config.runs_per_chunk,
+    }
     signs_key = jax.random.fold_in(root, _SIGNS)
     if config.is_sequential:
         plan = planning.choose_open(mesh, **size)
