@@ -188,9 +188,8 @@ def pick(
             work = steps * best.seconds
             if work / 3 < (len(plans) - len(rows)) * (best.compile_seconds + 1):
                 break
-        # Width for width it only gets worse beyond a width that was slower than the guess.
-        slower = [row for row in rows if best is not None and row is not best and row.seconds > best.seconds]
-        if any(_beyond(row.plan, plan, plans[0]) for row in slower):
+        # Beyond a width that was slower than the best one it only gets worse.
+        if best is not None and any(_beyond(best.plan.width, row.plan.width, plan.width) for row in rows):
             continue
         row = measure(plan)
         rows.append(row)
@@ -217,10 +216,9 @@ def pick(
     return best.plan, rows, why
 
 
-def _beyond(slow: Plan, plan: Plan, first: Plan) -> bool:
-    """Whether ``plan`` lies further away from the first guess than ``slow``, on the same side."""
-    up = slow.width > first.width
-    return slow.width != first.width and (plan.width > slow.width if up else plan.width < slow.width)
+def _beyond(best: int, slower: int, width: int) -> bool:
+    """Whether ``width`` lies further away from the best one than a slower one, on the same side."""
+    return best < slower < width or best > slower > width
 
 
 def show_time(seconds: float) -> str:

@@ -91,12 +91,16 @@ class Engine:
         self._replicated = NamedSharding(mesh, P())
         self.examples = jax.device_put(examples, self._replicated)
 
-    def _map_runs(self, fn, *, shared: int, width: int, donate: tuple[int, ...] = ()):
-        """Maps ``fn(*shared_arguments, *run_arguments)`` over the leading axis of the run arguments."""
+    def _map_runs(self, fn, *, shared: int, width: int, donate: bool = False):
+        """Maps ``fn(*shared_arguments, *run_arguments)`` over the leading axis of the run arguments.
+
+        With ``donate`` the first run argument is a state and the result takes its place.
+        """
 
         def over_share(*arguments):
             one_run = partial(fn, *arguments[:shared])
-            return lax.map(lambda run: one_run(*run), arguments[shared:], batch_size=width)
+            mapped = _replace if donate else _map
+            return mapped(lambda run: one_run(*run), arguments[shared:], width)
 
         def specs(count):
             return (P(),) * shared + (P(AXIS),) * (count - shared)
@@ -113,9 +117,12 @@ class Engine:
                 check_vma=False,
             )
             with jax.default_matmul_precision(self.precision):
-                return mapped(*arguments)
+                out = mapped(*arguments)
+            if self.mesh.shape[PARAMETERS] == 1:
+                return out
+            return lax.with_sharding_constraint(out, jax.tree.map(self._sharding, out))
 
-        return jax.jit(program, donate_argnums=donate)
+        return jax.jit(program, donate_argnums=(shared,) if donate else ())
 
     def spread(self, tree: Any, size: int | None = None) -> Any:
         """Puts arrays with a leading runs axis on the devices, an equal share each.
@@ -201,7 +208,7 @@ class PhaseRunner:
 
             return advance(phase, sizes, key, state, member, examples, order_of, first, last)
 
-        self._steps = engine._map_runs(steps, shared=4, width=self.width, donate=(4,))
+        self._steps = engine._map_runs(steps, shared=4, width=self.width, donate=True)
         self._compiled: Callable | None = None
         self.compile_seconds, self.bytes = 0.0, 0
 
@@ -341,6 +348,33 @@ def bytes_of(compiled: Any) -> int:
     found = compiled.memory_analysis()
     parts = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
     return int(parts - found.alias_size_in_bytes)
+
+
+def _map(one_run: Callable[[Any], Any], runs: Any, width: int) -> Any:
+    """``one_run`` over the leading axis, ``width`` at once. A width of 1 is no vmap: it would batch every product."""
+    return lax.map(one_run, runs, batch_size=None if width == 1 else width)
+
+
+def _replace(one_run: Callable[[Any], Any], runs: Any, width: int) -> Any:
+    """The same where the first of ``runs`` is a state and the results take its place in memory.
+
+    ``lax.map`` would hold the states of all runs two more times, as its input and its output.
+    """
+    share = jax.tree.leaves(runs)[0].shape[0]
+
+    def group(number, state):
+        at = number * width
+        if width == 1:
+            taken = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, at, keepdims=False), (state, *runs[1:]))
+            new = jax.tree.map(lambda a: a[None], one_run(taken))
+        else:
+            taken = jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, at, width), (state, *runs[1:]))
+            new = jax.vmap(one_run)(taken)
+        return jax.tree.map(lambda old, part: lax.dynamic_update_slice_in_dim(old, part, at, 0), state, new)
+
+    if share == width:
+        return jax.vmap(one_run)(runs)
+    return lax.fori_loop(0, share // width, group, runs[0])
 
 
 def _split3(keys: PRNGKeyArray, number: int) -> tuple[PRNGKeyArray, ...]:

@@ -62,13 +62,13 @@ def make_model(
         precision: "bfloat16" computes in that; anything else is the engine's business.
         text: Sizes of the LSTM.
     """
-    form: Any = "patches" if forward_mode else form or "canonical"
+    layers: Any = "patches" if forward_mode else form or "canonical"
     text = text or configuration.Text()
     makers: dict[str, Callable[[], Model]] = {
         "linear": lambda: linear.linear(shape, outputs),
         "mlp": lambda: linear.mlp(shape, outputs),
-        "cnn": lambda: convolutional.digits_cnn(shape, outputs, form=form),
-        "tinynet": lambda: convolutional.tinynet(shape, outputs, form=form),
+        "cnn": lambda: convolutional.digits_cnn(shape, outputs, form=layers),
+        "tinynet": lambda: convolutional.tinynet(shape, outputs, form=layers),
         "lstm": lambda: lstm.lstm(
             vocabulary=outputs,
             embedding=text.embedding,
@@ -254,10 +254,9 @@ def build(config: configuration.Audit, devices=None, *, runs_per_chunk: int | No
     m = config.m
     data = prepare(config, jax.random.fold_in(root, _SPLIT))
     mesh = planning.make_mesh(devices, parameter_shards=config.parameter_shards)
-    size = {
-        "width": config.fixed_plan[0],
-        "runs_per_chunk": runs_per_chunk if config.runs_per_chunk is None else config.runs_per_chunk,
-    }
+    if config.runs_per_chunk is not None:
+        runs_per_chunk = config.runs_per_chunk
+    size = {"width": config.fixed_plan[0], "runs_per_chunk": runs_per_chunk}
     signs_key = jax.random.fold_in(root, _SIGNS)
     if config.is_sequential:
         plan = planning.choose_open(mesh, **size)
