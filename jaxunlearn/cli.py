@@ -7,12 +7,12 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import tyro
 
-from jaxunlearn._options import UNSAID
+from jaxunlearn._options import UNSAID, PathOption
+from jaxunlearn._paths import AnyPath, as_path
 from jaxunlearn._validate import InputError
 from jaxunlearn._version import __version__
 
@@ -62,11 +62,11 @@ def use_all_cores() -> None:
             jax.config.update("jax_num_cpu_devices", cores)
 
 
-def _show_report(directories: Sequence[Path], out: Path | None = None) -> None:
+def _show_report(directories: Sequence[AnyPath], out: AnyPath | None = None) -> None:
     from jaxunlearn.engine import store
     from jaxunlearn.report import write_report
 
-    with store.disk_errors(directories[0] if out is None and directories else out or Path()):
+    with store.disk_errors(directories[0] if out is None and directories else out or as_path(".")):
         table, page = write_report(directories, out=out)
     print(table)
     print(f"\nPage with figures: {page}")
@@ -87,9 +87,9 @@ def audit(arguments: Sequence[str]) -> None:
 class Report:
     """Print the table and write the figures and the page of finished run directories."""
 
-    directories: tyro.conf.Positional[tuple[Path, ...]]
+    directories: tyro.conf.Positional[tuple[PathOption, ...]]
     """Run directories, as given to --out."""
-    out: Annotated[Path | None, UNSAID] = None
+    out: Annotated[PathOption | None, UNSAID] = None
     """The page's file. Default: report.html in the directory; of several, report-together.html in the first."""
 
 

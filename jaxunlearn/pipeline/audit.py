@@ -3,12 +3,10 @@
 import datetime
 import importlib.metadata
 import platform
-import shutil
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -17,14 +15,15 @@ import numpy as np
 
 from jaxunlearn import config as configuration
 from jaxunlearn import records
+from jaxunlearn._paths import AnyPath, remove_tree
 from jaxunlearn._validate import require
 from jaxunlearn.audit import validity
 from jaxunlearn.audit.preregistration import Preregistration
 from jaxunlearn.engine import store
 from jaxunlearn.engine.population import PhaseRunner, Progress
 from jaxunlearn.engine.train import total_steps
-from jaxunlearn.pipeline import bounding
-from jaxunlearn.pipeline.population import Population, finite, train_population
+from jaxunlearn.pipeline import bounding, finished
+from jaxunlearn.pipeline.population import Population, PopulationTrainer, finite, models_store, on_host, run_names
 from jaxunlearn.pipeline.progress import Bar
 from jaxunlearn.pipeline.task import UNLEARNING, Task, build, make_unlearner
 from jaxunlearn.records import BoundRecord, ScoreRecord
@@ -34,7 +33,7 @@ _PACKAGES = ("jaxunlearn", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint",
 _ACCURACIES = ("retain", "forget", "unseen", "test")
 
 
-def run(config: configuration.Audit) -> list[Path]:
+def run(config: configuration.Audit) -> list[AnyPath]:
     """Runs or resumes an audit.
 
     Args:
@@ -69,27 +68,42 @@ def _run(
     unlearners: dict[str, Unlearner],
     plan: Preregistration,
     began: float,
-) -> list[Path]:
+) -> list[AnyPath]:
     config, directory = task.config, task.config.directory
     manifest = open_run(task, plan)
-    trained, population = train_population(task, {u.rewind for u in unlearners.values()})
-    notes = other_looks(config, plan)
-    folders = []
-    for name, (_, identity) in methods.items():
-        folder = open_method(directory, name, identity)
-        folders.append(folder)
-        if not (folder / "bound.json").exists():
-            unlearner = unlearners[name]
-            scores, on_the_way, seconds = unlearn_and_score(task, name, unlearner, trained, folder)
-            seconds |= {"train": population["seconds"]}
-            record = bound(task, name, unlearner, scores, plan, seconds, folder, notes, on_the_way)
+    folders = {name: open_method(directory, name, identity) for name, (_, identity) in methods.items()}
+    models = {name: models_store(task, folders[name], identity) for name, (_, identity) in methods.items()}
+    found = {name: finished.look(folder, task.runs, config.trajectory) for name, folder in folders.items()}
+    kept = {name: models_kept(task, models[name]) for name in methods}
+    todo = [name for name in methods if not (found[name].whole and kept[name])]
+    trainer = PopulationTrainer(task, {u.rewind for u in unlearners.values()})
+    with trainer:
+        if config.keep != "none" or not all(found[name].scored for name in todo):
+            trainer.all()
+        notes = other_looks(config, plan)
+    population = trainer.facts()
+    for name in todo:
+        unlearner, folder, there = unlearners[name], folders[name], found[name]
+        scores, on_the_way, seconds = there.scores, there.on_the_way, {}
+        if scores is None or on_the_way is None or not kept[name] or (folder / "chunks").exists():
+            scores, on_the_way, seconds = unlearn_and_score(
+                task, name, unlearner, trainer.population, folder, models[name]
+            )
+        seconds |= {"train": population["seconds"]}
+        record = bound(task, name, unlearner, scores, plan, seconds, folder, notes, on_the_way)
+        if there.record is None:
             with store.disk_errors(folder):
                 records.write_json(folder / "bound.json", record.to_json())
-            shutil.rmtree(folder / "chunks", ignore_errors=True)
+        else:
+            finished.compare(folder, there.record, record)
+        remove_tree(folder / "chunks")
+    if config.keep == "none":
+        with trainer:
+            trainer.population.clear()
     table = task.runs
     runs = {name: int(np.sum(table.roles == role)) for role, name in enumerate(records.ROLE_NAMES)}
     close_run(task, manifest, runs=runs, population=population, began=began)
-    return folders
+    return [*folders.values()]
 
 
 def open_run(task: Task, plan: Preregistration) -> dict[str, Any]:
@@ -106,6 +120,7 @@ def open_run(task: Task, plan: Preregistration) -> dict[str, Any]:
         | {"python": platform.python_version()},
         "preregistration": plan.to_json(),
     }
+    store.require_manifest(directory / "manifest.json", directory / "signs.npz")
     manifest = store.open_manifest(directory, "manifest.json", configuration.audit_identity(config), **facts)
     # The settings may be the same and the defaults of another version still name other bounds.
     validity.check_unchanged(Preregistration.from_json(manifest["preregistration"]), plan)
@@ -138,12 +153,14 @@ def run_notes(task: Task, unlearner: Unlearner, lost: int, role: str) -> list[st
     return notes
 
 
-def open_method(directory: Path, name: str, identity: dict[str, Any]) -> Path:
+def open_method(directory: AnyPath, name: str, identity: dict[str, Any]) -> AnyPath:
     """The method's folder, held to the hyperparameters that its results were computed with."""
     folder = directory / configuration.method_directory_name(name)
+    results = [folder / name for name in ("bound.json", "scores.npz", "chunks", "models")]
     with store.disk_errors(folder):
-        if not (folder / "bound.json").exists() and not (folder / "chunks").exists():
+        if not any(path.exists() for path in results):
             (folder / "method.json").unlink(missing_ok=True)  # nothing was computed with it: it binds nobody
+    store.require_manifest(folder / "method.json", *results)
     store.open_manifest(folder, "method.json", identity)
     return folder
 
@@ -173,7 +190,12 @@ def _order(config):
 
 
 def unlearn_and_score(
-    task: Task, name: str, unlearner: Unlearner, population: Population, folder: Path
+    task: Task,
+    name: str,
+    unlearner: Unlearner,
+    population: Population,
+    folder: AnyPath,
+    models: store.ParamsStore | None = None,
 ) -> tuple[ScoreRecord, dict[int, ScoreRecord], dict[str, float]]:
     """Unlearns every trained model with one method and scores the result.
 
@@ -191,30 +213,48 @@ def unlearn_and_score(
     parts: list[dict[str, np.ndarray]] = []
     for number, rows in enumerate(task.chunks):
         runs = rows.stop - rows.start
-        part = read_scores(task, folder, number)
+        part = read_scores(task, folder, number, models)
         if part is not None:
             bar.skip(runs)
         else:
             progress = bar.chunk(runs, max(1, len(runners)))
-            part = unlearn_chunk(task, unlearner, runners, population, number, salt, progress)
+            part = unlearn_chunk(task, unlearner, runners, population, number, salt, progress, models)
             write_scores(task, folder, number, part)
         parts.append(part)
+    if models is not None:
+        models.flush()
     bar.close()
     scores, seconds = collect(task, parts, len(task.runs))
     on_the_way = {t: collect(task, parts, len(task.runs), _at(t))[0] for t in task.config.trajectory}
     return scores, on_the_way, seconds
 
 
-def read_scores(task: Task, folder: Path, number: int) -> dict[str, np.ndarray] | None:
-    """A finished chunk of scores, or None."""
-    rows = task.chunks[number]
-    part = store.read_chunk(folder / "chunks" / f"chunk-{number:05d}.npz")
+def models_kept(task: Task, models: store.ParamsStore | None) -> bool:
+    """Whether all unlearned models that are to be kept are on disk; a damaged chunk of them is said."""
+    if models is None:
+        return True
+    for damage in filter(None, map(models.damage, range(len(task.chunks)))):
+        store.notice(f"{damage.rstrip('.')}: its runs are unlearned again.")
+    return all(models.done(number) for number in range(len(task.chunks)))
+
+
+def read_scores(
+    task: Task, folder: AnyPath, number: int, models: store.ParamsStore | None = None
+) -> dict[str, np.ndarray] | None:
+    """A finished chunk of scores whose models are kept if they are to be, or None."""
+    if models is not None and not models.done(number):
+        return None
+    rows, chunks = task.chunks[number], folder / "chunks"
+    path = chunks / f"chunk-{number:05d}.npz"
+    if not path.exists() and (chunks / f"chunk-{number + 1:05d}.npz").exists():
+        store.notice(f"{path} is missing: its runs are unlearned and scored again.")
+    part = store.read_chunk(path)
     # Another chunk size numbers the chunks differently.
     same = part is not None and np.array_equal(part.get("rows", ()), (rows.start, rows.stop))
     return part if same else None
 
 
-def write_scores(task: Task, folder: Path, number: int, part: dict[str, np.ndarray]) -> None:
+def write_scores(task: Task, folder: AnyPath, number: int, part: dict[str, np.ndarray]) -> None:
     """Writes a finished chunk of scores."""
     rows = task.chunks[number]
     with store.disk_errors(folder):
@@ -278,8 +318,12 @@ def unlearn_chunk(
     number: int,
     salt: int,
     progress: Progress,
+    models: store.ParamsStore | None = None,
 ) -> dict[str, np.ndarray]:
-    """Unlearns and scores one chunk; once more with the same keys if a run's scores are not finite."""
+    """Unlearns and scores one chunk; once more with the same keys if a run's scores are not finite.
+
+    The unlearned models go to ``models``, if it is given, in the background.
+    """
     rows = task.chunks[number]
     chunk = task.chunk(rows, stage=UNLEARNING, salt=salt)
     part: dict[str, np.ndarray] = {}
@@ -306,6 +350,8 @@ def unlearn_chunk(
         score("", params)
         if not part["failed"].any():
             break
+    if models is not None:
+        models.save(number, on_host(params, rows), run_names(task, rows))
     return part
 
 
@@ -331,7 +377,7 @@ def bound(
     scores: ScoreRecord,
     plan: Preregistration,
     seconds: dict[str, float],
-    folder: Path,
+    folder: AnyPath,
     notes: Sequence[str] = (),
     on_the_way: Mapping[int, ScoreRecord] = MappingProxyType({}),
 ) -> BoundRecord:

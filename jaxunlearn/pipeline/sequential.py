@@ -6,20 +6,20 @@ claim, or more runs, go on where the audit ended, with the same results to the b
 
 import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from jaxunlearn import records
+from jaxunlearn._paths import AnyPath
 from jaxunlearn._validate import InputError
 from jaxunlearn.audit import validity
 from jaxunlearn.audit.preregistration import Preregistration
 from jaxunlearn.engine import store
 from jaxunlearn.engine.train import total_steps
-from jaxunlearn.pipeline import audit
+from jaxunlearn.pipeline import audit, finished
 from jaxunlearn.pipeline.anytime import AnytimeTest, check_reachable
-from jaxunlearn.pipeline.population import PopulationTrainer
+from jaxunlearn.pipeline.population import PopulationTrainer, models_store
 from jaxunlearn.pipeline.progress import Bar
 from jaxunlearn.pipeline.task import Task
 from jaxunlearn.records import EVALUATION, BoundRecord
@@ -37,7 +37,7 @@ def run(
     unlearners: dict[str, Unlearner],
     plan: Preregistration,
     began: float,
-) -> list[Path]:
+) -> list[AnyPath]:
     """Runs or resumes a sequential audit; every method is tested, and stops, by itself.
 
     Args:
@@ -59,28 +59,35 @@ def run(
     validity.check_evaluation_signs(drawn)
     manifest = audit.open_run(task, plan)
     folders, most = [], 0
-    with store.exclusive(config.population_directory):
-        trainer = PopulationTrainer(task, {u.rewind for u in unlearners.values()})
+    with PopulationTrainer(task, {u.rewind for u in unlearners.values()}) as trainer:
         notes = [NOTE, *audit.other_looks(config, plan)]
         for name, (_, identity) in methods.items():
             folder = audit.open_method(config.directory, name, identity)
             folders.append(folder)
             record = _finished(folder, plan)
             if record is None:
-                record = _follow(task, name, unlearners[name], trainer, plan, folder, notes)
+                models = models_store(task, folder, identity)
+                record = _follow(task, name, unlearners[name], trainer, plan, folder, notes, models)
                 with store.disk_errors(folder):
                     records.write_json(folder / "bound.json", record.to_json())
             most = max(most, record.calibration_runs + record.evaluation_runs)
+        if config.keep == "none":
+            trainer.population.clear()
     runs = {"calibration": config.warmup, "evaluation": most - config.warmup}
     audit.close_run(task, manifest, runs=runs, population=trainer.facts(), began=began)
     return folders
 
 
-def _finished(folder: Path, plan: Preregistration) -> BoundRecord | None:
-    """The stored record, if it answers what is asked now: this claim, falsified or tested on as many runs."""
+def _finished(folder: AnyPath, plan: Preregistration) -> BoundRecord | None:
+    """The stored record, if it is whole and answers what is asked now: this claim, falsified or tested on as many runs."""
+    if not (folder / "bound.json").exists():
+        return None
     try:
-        record = BoundRecord.from_json(records.read_json(folder / "bound.json"))
-    except InputError:
+        record = finished.read_record(folder / "bound.json")
+        records.read_npz(folder / "evaluation.npz", sealed=True)
+        records.ScoreRecord.load(folder / "scores.npz")
+    except InputError as error:
+        store.notice(f"{str(error).rstrip('.')}: computed again from the chunks of scores.")
         return None
     found = record.sequential or {}
     claim = found.get("claim")
@@ -94,15 +101,16 @@ def _follow(
     unlearner: Unlearner,
     trainer: PopulationTrainer,
     plan: Preregistration,
-    folder: Path,
+    folder: AnyPath,
     notes: list[str],
+    models: store.ParamsStore | None,
 ) -> BoundRecord:
     """Goes through the runs in the order of time until the claim is falsified or the last run is done."""
     config, table = task.config, task.runs
     test = AnytimeTest(plan, variance=config.fit_variance)
     parts: list[dict[str, np.ndarray]] = []
     runs = 0
-    for part in _chunks(task, name, unlearner, trainer, folder):
+    for part in _chunks(task, name, unlearner, trainer, folder, models):
         parts.append(part)
         for scores, failed in zip(part["scores"], part["failed"]):
             if test.falsified or runs == config.most_runs:
@@ -114,6 +122,8 @@ def _follow(
             runs += 1
         if test.falsified:
             break
+    if models is not None:
+        models.flush()
     found, seconds = audit.collect(task, parts, runs)
     lost = int(found.failed[: config.warmup].sum())
     record, evaluated = test.record(
@@ -132,7 +142,12 @@ def _follow(
 
 
 def _chunks(
-    task: Task, name: str, unlearner: Unlearner, trainer: PopulationTrainer, folder: Path
+    task: Task,
+    name: str,
+    unlearner: Unlearner,
+    trainer: PopulationTrainer,
+    folder: AnyPath,
+    models: store.ParamsStore | None,
 ) -> Iterator[dict[str, np.ndarray]]:
     """Scores of one chunk of runs after the other, computed when asked for or found on disk."""
     most = task.config.most_runs
@@ -143,7 +158,7 @@ def _chunks(
     try:
         for number, rows in enumerate(task.chunks):
             runs = min(rows.stop, most) - rows.start
-            part = audit.read_scores(task, folder, number)
+            part = audit.read_scores(task, folder, number, models)
             if part is not None:
                 bar.skip(runs)
             else:
@@ -152,7 +167,7 @@ def _chunks(
                     train_progress(1.0)
                 progress = bar.chunk(runs, max(1, len(runners)) / max(1 - share, 1e-9))
                 salt = zlib.crc32(name.encode())
-                part = audit.unlearn_chunk(task, unlearner, runners, trainer.population, number, salt, progress)
+                part = audit.unlearn_chunk(task, unlearner, runners, trainer.population, number, salt, progress, models)
                 audit.write_scores(task, folder, number, part)
             done = rows.start + runs
             yield part
