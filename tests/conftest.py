@@ -48,6 +48,7 @@ def data_dir():
 def bucket():
     """A bucket of an object store without a network: ``s3://`` through etils and fsspec, its objects in memory."""
     import fsspec
+    from etils.epath import backend
     from fsspec.implementations.memory import MemoryFileSystem
 
     from jaxunlearn._paths import as_path
@@ -62,11 +63,5 @@ def bucket():
             return "/" + str(path).removeprefix("s3:").strip("/")
 
     fsspec.register_implementation("s3", Bucket, clobber=True)
-    epath_backend().cache_clear()
+    backend.fsspec_backend._get_filesystem.cache_clear()
     return as_path("s3://bucket")
-
-
-def epath_backend():
-    from etils.epath import backend
-
-    return backend.fsspec_backend._get_filesystem

@@ -302,18 +302,27 @@ class ParamsStore:
 
     def _write(self, chunk: int, params: Any, facts: dict[str, Any]) -> None:
         path = self._path(chunk)
-        with disk_errors(self.directory), _staged(path, self.directory) as place:
+        with disk_errors(self.directory):
             self._commit(chunk).unlink(missing_ok=True)
             _paths.remove_tree(path)
+            try:
+                files = self._write_checkpoint(path, params)
+                facts |= {"schema": records.SCHEMA, "version": __version__, "identity": self._identity, "files": files}
+                records.write_json(self._commit(chunk), facts)
+            except BaseException:
+                _paths.remove_tree(path)  # the disk may be full
+                raise
+
+    def _write_checkpoint(self, path: AnyPath, params: Any) -> dict[str, list[Any]]:
+        """Writes a checkpoint; size and checksum of each of its files."""
+        with _staged(path) as place:
             with _strays_ignored():
                 self._checkpointer.save(place, params)
-            files = {name: place / name for name in _files(place)}
-            listed = {name: [file.stat().st_size, _sha256(file)] for name, file in files.items()}
+            names = _files(place)
             if not is_local(path):
-                for name, file in files.items():
-                    records.write_bytes(path / name, file.read_bytes())
-            facts |= {"schema": records.SCHEMA, "version": __version__, "identity": self._identity, "files": listed}
-            records.write_json(self._commit(chunk), facts)
+                for name in names:
+                    records.write_bytes(path / name, (place / name).read_bytes())
+            return {name: [_paths.size(place / name), _sha256(place / name)] for name in names}
 
     def prefetch(self, chunk: int, like: Any = None) -> None:
         """Starts to read a chunk in the background, for the next ``load``; at most one is held."""
@@ -340,7 +349,7 @@ class ParamsStore:
     def _read(self, chunk: int, like: Any) -> Any:
         path = self._path(chunk)
         files = self.facts(chunk)["files"]
-        with _staged(path, self.directory) as place:
+        with _staged(path) as place:
             for name, (_, checksum) in files.items():
                 if not is_local(path):
                     (place / name).parent.mkdir(parents=True, exist_ok=True)
@@ -436,7 +445,7 @@ def _own_arrays(ocp: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _staged(path: AnyPath, directory: AnyPath) -> Iterator[Path]:
+def _staged(path: AnyPath) -> Iterator[Path]:
     """The folder itself if it is local, else a temporary one in its place."""
     if is_local(path):
         yield Path(path)
