@@ -108,7 +108,7 @@ class Audit:
     methods: tuple[str, ...] = METHOD_NAMES
     """Methods to audit: built-in names, or your own as package.module:name (a function of TaskInfo to an Unlearner)."""
     out: Annotated[PathOption | None, UNSAID] = None
-    """Run directory; the same command resumes it. Default: runs/DATASET."""
+    """Run directory, local or in an object store (gs://, s3://, ...); the same command resumes it. Default: runs/DATASET."""
     population: Annotated[PathOption | None, UNSAID] = None
     """Where the trained models go; give several audits with equal training the same one. Default: OUT/population."""
     keep: Literal["none", "final", "all"] = "final"

@@ -8,18 +8,25 @@ Layout of a run directory::
 
     DIR/manifest.json            configuration, versions, device, preregistered bounds
     DIR/signs.npz                signs, roles and indices of all runs
-    DIR/population/              trained models D(S), shared by all methods (orbax), rewound-K/ before its end, and
-                                 preregistrations.json, all terms under which these runs were bounded
+    DIR/population/              trained models D(S), shared by all methods (orbax, each chunk with a commit file of sizes
+                                 and checksums), rewound-K/ before its end, and preregistrations.json, all terms under
+                                 which these runs were bounded
     DIR/<method>/method.json     the method's hyperparameters
     DIR/<method>/chunks/         scores of finished chunks, until all are done
     DIR/<method>/scores.npz      scores and accuracies of every run
     DIR/<method>/evaluation.npz  log-likelihood ratios, signs and p-values of the evaluation runs
     DIR/<method>/trajectory.npz  scores of the models on the way, where asked for
     DIR/<method>/bound.json      the bounds (BoundRecord)
+    DIR/<method>/models/         the unlearned models, where they are kept
     DIR/<method>/figures/        the panels of the page
     DIR/overview.png, DIR/report.html  all methods in one picture; one self-contained page
 
 ``jaxunlearn bound --design D`` writes the same under D/results, without a population.
+
+Every file here can be checked: npz files and JSON objects carry a checksum, checkpoints have theirs in the commit file. What
+follows from other files (bounds and p-values from scores, scores from trained models, trained models from the configuration)
+is computed again where it is damaged; manifest.json, method.json and preregistrations.json do not, and are refused.
+docs/run-directories.md has the table.
 """
 
 import dataclasses
@@ -347,7 +354,7 @@ def write_json(path: AnyPath, data: Any) -> None:
     An object gets its own checksum as a last entry, so that ``read_json`` knows a changed one.
     """
     if isinstance(data, Mapping):
-        data = dict(data)
+        data = {name: value for name, value in data.items() if name != _SEAL}
         data[_SEAL] = digest(json.loads(json.dumps(data, allow_nan=False)))
     write_bytes(path, (json.dumps(data, indent=2, allow_nan=False) + "\n").encode())
 
