@@ -7,12 +7,12 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import tyro
 
-from jaxunlearn._options import UNSAID
+from jaxunlearn._options import UNSAID, PathOption
+from jaxunlearn._paths import AnyPath, as_path
 from jaxunlearn._validate import InputError
 from jaxunlearn._version import __version__
 
@@ -68,7 +68,7 @@ def keep_programs() -> None:
 
     from jaxunlearn import _cache
 
-    if jax.config.jax_compilation_cache_dir is None:
+    if jax.config.values["jax_compilation_cache_dir"] is None:
         folder = _cache.cache_dir() / f"programs-{_cache.processor()}"
         with contextlib.suppress(OSError):  # a home that cannot be written: they are compiled again every time
             folder.mkdir(parents=True, exist_ok=True)
@@ -76,11 +76,11 @@ def keep_programs() -> None:
             jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
-def _show_report(directories: Sequence[Path], out: Path | None = None) -> None:
+def _show_report(directories: Sequence[AnyPath], out: AnyPath | None = None) -> None:
     from jaxunlearn.engine import store
     from jaxunlearn.report import write_report
 
-    with store.disk_errors(directories[0] if out is None and directories else out or Path()):
+    with store.disk_errors(directories[0] if out is None and directories else out or as_path(".")):
         table, page = write_report(directories, out=out)
     print(table)
     print(f"\nPage with figures: {page}")
@@ -89,6 +89,7 @@ def _show_report(directories: Sequence[Path], out: Path | None = None) -> None:
 def audit(arguments: Sequence[str]) -> None:
     """``jaxunlearn audit``."""
     from jaxunlearn import presets
+    from jaxunlearn.engine import processes
     from jaxunlearn.pipeline import audit as pipeline
     from jaxunlearn.pipeline import plans
 
@@ -98,17 +99,24 @@ def audit(arguments: Sequence[str]) -> None:
     if chosen.plan == "show":
         print(plans.show(chosen))
         return
-    pipeline.run(chosen)
-    _show_report([chosen.directory])
+    group = processes.join(
+        distributed=chosen.distributed,
+        coordinator=chosen.coordinator,
+        num_processes=chosen.num_processes,
+        process_id=chosen.process_id,
+    )
+    pipeline.run(chosen, group)
+    if group.first:
+        _show_report([chosen.directory])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
     """Print the table and write the figures and the page of finished run directories."""
 
-    directories: tyro.conf.Positional[tuple[Path, ...]]
+    directories: tyro.conf.Positional[tuple[PathOption, ...]]
     """Run directories, as given to --out."""
-    out: Annotated[Path | None, UNSAID] = None
+    out: Annotated[PathOption | None, UNSAID] = None
     """The page's file. Default: report.html in the directory; of several, report-together.html in the first."""
 
 

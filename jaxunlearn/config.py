@@ -6,13 +6,13 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
 from jaxunlearn import _validate
-from jaxunlearn._options import UNSAID
+from jaxunlearn._options import UNSAID, PathOption
+from jaxunlearn._paths import AnyPath, absolute, as_path
 from jaxunlearn._validate import InputError
 from jaxunlearn.attack.likelihood import Variance
 from jaxunlearn.audit.preregistration import WARMUP_RUNS
@@ -107,10 +107,13 @@ class Audit:
     """Data set; digits is embedded, the others are read from the folder named by JAXUNLEARN_DATA."""
     methods: tuple[str, ...] = METHOD_NAMES
     """Methods to audit: built-in names, or your own as package.module:name (a function of TaskInfo to an Unlearner)."""
-    out: Annotated[Path | None, UNSAID] = None
-    """Run directory; the same command resumes it. Default: runs/DATASET."""
-    population: Annotated[Path | None, UNSAID] = None
+    out: Annotated[PathOption | None, UNSAID] = None
+    """Run directory, local or in an object store (gs://, s3://, ...); the same command resumes it. Default: runs/DATASET."""
+    population: Annotated[PathOption | None, UNSAID] = None
     """Where the trained models go; give several audits with equal training the same one. Default: OUT/population."""
+    keep: Literal["none", "final", "all"] = "final"
+    """Models that stay on disk at the end. none: neither; not with --population. final: the trained ones. all: the
+    unlearned ones as well, in OUT/METHOD/models."""
     model: Literal["linear", "mlp", "cnn", "tinynet", "lstm"] = "mlp"
     """Architecture; lstm is Shakespeare's."""
     calibration_runs: int = 50
@@ -173,6 +176,14 @@ class Audit:
     runs_per_chunk: Annotated[int | None, UNSAID] = None
     """Runs between two checkpoints; at most these are lost to a kill. Default: 8 per device or more, or as the run directory
     was begun."""
+    distributed: bool = False
+    """Work as one of several processes, which JAX's cluster detection finds: Slurm, Open MPI, Kubernetes, TPU pods."""
+    coordinator: Annotated[str | None, UNSAID] = None
+    """HOST:PORT of process 0, where nothing is detected; with num_processes and process_id."""
+    num_processes: Annotated[int | None, UNSAID] = None
+    """Processes that share the run directory, with process_id; without a coordinator they share nothing else."""
+    process_id: Annotated[int | None, UNSAID] = None
+    """Which of them this one is, from 0; process 0 merges."""
     quiet: bool = False
     """No progress bar."""
 
@@ -193,8 +204,13 @@ class Audit:
         _validate.at_least(0, seed=self.seed)
         _validate.require(self.seed < 1 << 32, f"Expected seed={self.seed} < 2 ** 32.")
         _validate.require(
-            self.population is None or self.population.absolute() != self.directory.absolute(),
+            self.population is None or absolute(self.population) != absolute(self.directory),
             f"Expected population={self.population} to be another folder than the run directory.",
+        )
+        _validate.require(
+            self.keep != "none" or self.population is None,
+            f"Expected keep='final' or 'all' with population={self.population}, whose models other audits may want; leave "
+            "out one of them.",
         )
         if self.r is not None:
             _validate.guess_budget(self.r, self.m)
@@ -215,6 +231,14 @@ class Audit:
         self._check_attack()
         self._check_sequential()
         _validate.at_least(1, parameter_shards=self.parameter_shards)
+        _validate.require(
+            (self.num_processes is None) == (self.process_id is None),
+            f"Expected num_processes and process_id together, got {self.num_processes} and {self.process_id}.",
+        )
+        _validate.require(
+            self.coordinator is None or self.num_processes is not None,
+            f"Expected num_processes and process_id beside coordinator={self.coordinator!r}.",
+        )
         if self.fixed_plan[0] is not None:
             _validate.at_least(1, plan=self.fixed_plan[0])
         if self.predictor == "pairwise":
@@ -345,12 +369,12 @@ class Audit:
         return self.pool_size // self.candidate_batch_size
 
     @property
-    def directory(self) -> Path:
+    def directory(self) -> AnyPath:
         """The run directory."""
-        return self.out if self.out is not None else Path("runs") / self.dataset
+        return self.out if self.out is not None else as_path("runs") / self.dataset
 
     @property
-    def population_directory(self) -> Path:
+    def population_directory(self) -> AnyPath:
         """Where the trained models go."""
         return self.population if self.population is not None else self.directory / "population"
 

@@ -8,33 +8,44 @@ Layout of a run directory::
 
     DIR/manifest.json            configuration, versions, device, preregistered bounds
     DIR/signs.npz                signs, roles and indices of all runs
-    DIR/population/              trained models D(S), shared by all methods (orbax), rewound-K/ before its end, and
-                                 preregistrations.json, all terms under which these runs were bounded
+    DIR/population/              trained models D(S), shared by all methods (orbax, each chunk with a commit file of sizes
+                                 and checksums), rewound-K/ before its end, and preregistrations.json, all terms under
+                                 which these runs were bounded
     DIR/<method>/method.json     the method's hyperparameters
     DIR/<method>/chunks/         scores of finished chunks, until all are done
     DIR/<method>/scores.npz      scores and accuracies of every run
     DIR/<method>/evaluation.npz  log-likelihood ratios, signs and p-values of the evaluation runs
     DIR/<method>/trajectory.npz  scores of the models on the way, where asked for
     DIR/<method>/bound.json      the bounds (BoundRecord)
+    DIR/<method>/models/         the unlearned models, where they are kept
     DIR/<method>/figures/        the panels of the page
     DIR/overview.png, DIR/report.html  all methods in one picture; one self-contained page
 
 ``jaxunlearn bound --design D`` writes the same under D/results, without a population.
+
+Every file here can be checked: npz files and JSON objects carry a checksum, checkpoints have theirs in the commit file. What
+follows from other files (bounds and p-values from scores, scores from trained models, trained models from the configuration)
+is computed again where it is damaged; manifest.json, method.json and preregistrations.json do not, and are refused.
+docs/run-directories.md has the table.
 """
 
 import dataclasses
+import hashlib
 import io
 import json
 import os
+import zipfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from jaxunlearn._paths import AnyPath, is_local
 from jaxunlearn._validate import InputError, require
 
 SCHEMA = 1
+_SEAL = "checksum"
+_SEAL_SIZE = 64  # hexadecimal digits of sha256
 CALIBRATION, EVALUATION = 0, 1
 ROLE_NAMES = ("calibration", "evaluation")
 
@@ -193,7 +204,7 @@ class ScoreRecord:
                 summary[name] = {"mean": float(good.mean()), "sd": float(good.std())}
         return summary
 
-    def save(self, path: Path) -> None:
+    def save(self, path: AnyPath) -> None:
         """Writes one npz atomically."""
         named = {f"accuracy_{k}": v for k, v in self.accuracy.items()}
         named |= {f"signal_{k}": v for k, v in self.signals.items()}
@@ -203,14 +214,21 @@ class ScoreRecord:
         write_npz(path, **arrays, **named)
 
     @classmethod
-    def load(cls, path: Path) -> "ScoreRecord":
-        """Reads what ``save`` wrote."""
-        arrays = read_npz(path)
+    def load(cls, path: AnyPath) -> "ScoreRecord":
+        """Reads what ``save`` wrote.
+
+        Raises:
+            InputError: It is missing, damaged, or holds other arrays.
+        """
+        arrays = read_npz(path, sealed=True)
         accuracy, signals = (
             {k.removeprefix(prefix): arrays.pop(k) for k in list(arrays) if k.startswith(prefix)}
             for prefix in ("accuracy_", "signal_")
         )
-        return cls(**arrays, accuracy=accuracy, signals=signals)
+        try:
+            return cls(**arrays, accuracy=accuracy, signals=signals)
+        except TypeError as error:
+            raise Damaged(f"{path} holds other arrays than scores ({error}).") from error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -298,11 +316,21 @@ def as_json(value: Any) -> Any:
         return {f.name: as_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, (tuple, list)):
         return [as_json(v) for v in value]
-    return str(value) if isinstance(value, Path) else value
+    return str(value) if isinstance(value, os.PathLike) else value
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Writes a file so that a reader sees the old content or the new, never a part (temporary file, fsync, rename)."""
+class Damaged(InputError):
+    """A file that was written by this package, and is not as it was written."""
+
+
+def write_bytes(path: AnyPath, data: bytes) -> None:
+    """Writes a file so that a reader sees the old content or the new, never a part.
+
+    Local files by a temporary file, fsync and a rename; an object store shows an object once it is complete.
+    """
+    if not is_local(path):
+        path.write_bytes(data)
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -315,36 +343,77 @@ def write_bytes(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def write_json(path: Path, data: Any) -> None:
-    """Writes indented JSON atomically; NaN and infinity are refused, since no other reader takes them."""
+def digest(data: Any) -> str:
+    """sha256 of a JSON-like value, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def write_json(path: AnyPath, data: Any) -> None:
+    """Writes indented JSON atomically; NaN and infinity are refused, since no other reader takes them.
+
+    An object gets its own checksum as a last entry, so that ``read_json`` knows a changed one.
+    """
+    if isinstance(data, Mapping):
+        data = {name: value for name, value in data.items() if name != _SEAL}
+        data[_SEAL] = digest(json.loads(json.dumps(data, allow_nan=False)))
     write_bytes(path, (json.dumps(data, indent=2, allow_nan=False) + "\n").encode())
 
 
-def read_json(path: Path) -> Any:
-    """Reads JSON; a missing or broken file is an InputError that names it."""
+def read_json(path: AnyPath, fix: str = "restore it from a copy, or run again what wrote it") -> Any:
+    """Reads JSON, without its checksum.
+
+    Args:
+        path: The file.
+        fix: What to do if it is damaged.
+
+    Raises:
+        Damaged: It does not parse, or does not match its checksum.
+        InputError: It is missing.
+    """
     try:
-        return json.loads(path.read_text())
+        data = json.loads(path.read_bytes())
     except FileNotFoundError as error:
         raise InputError(f"Expected a file at {path}, found none; is this a run directory?") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"Expected JSON in {path}, but it does not parse ({error}); delete it and run again."
-        ) from error
+        raise Damaged(f"{path} is damaged: it is no JSON ({error}); {fix}.") from error
+    seal = data.pop(_SEAL, None) if isinstance(data, dict) else None
+    if seal is not None and seal != digest(data):
+        raise Damaged(f"{path} is damaged: its content is not what its checksum says; {fix}.")
+    return data
 
 
-def write_npz(path: Path, **arrays: np.ndarray) -> None:
-    """Writes an uncompressed npz atomically."""
+def write_npz(path: AnyPath, **arrays: np.ndarray) -> None:
+    """Writes an uncompressed npz atomically, with the sha256 of all before it as the archive's comment."""
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
-    write_bytes(path, buffer.getvalue())
+    with zipfile.ZipFile(buffer, "a") as archive:
+        archive.comment = b"0" * _SEAL_SIZE
+    content = buffer.getvalue()[:-_SEAL_SIZE]
+    write_bytes(path, content + hashlib.sha256(content).hexdigest().encode())
 
 
-def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """Reads all arrays of an npz; pickled objects are refused. A missing or broken file is an InputError."""
+def read_npz(path: AnyPath, *, sealed: bool = False) -> dict[str, np.ndarray]:
+    """Reads all arrays of an npz; pickled objects are refused.
+
+    Args:
+        path: The file.
+        sealed: Whether ``write_npz`` wrote it: then every byte of it is checked. Else the arrays are, by the archive's own
+            CRC-32.
+
+    Raises:
+        Damaged: It cannot be read, or is sealed and differs from what was written.
+        InputError: It is missing.
+    """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+        content = path.read_bytes()
     except FileNotFoundError as error:
         raise InputError(f"Expected a file at {path}, found none.") from error
+    except OSError as error:
+        raise Damaged(f"Expected an npz archive in {path}, but it cannot be read ({error}).") from error
+    if sealed and hashlib.sha256(content[:-_SEAL_SIZE]).hexdigest().encode() != content[-_SEAL_SIZE:]:
+        raise Damaged(f"{path} is damaged: its content is not what its checksum says.")
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
     except Exception as error:  # zipfile.BadZipFile, ValueError, EOFError: every way a truncated file shows itself
-        raise InputError(f"Expected an npz archive in {path}, but it cannot be read ({error}).") from error
+        raise Damaged(f"Expected an npz archive in {path}, but it cannot be read ({error}).") from error

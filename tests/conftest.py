@@ -42,3 +42,26 @@ def data_dir():
     if os.environ.get("CI"):
         pytest.fail(f"{problem}; {fix}")
     pytest.skip(f"{problem}; {fix}")
+
+
+@pytest.fixture
+def bucket():
+    """A bucket of an object store without a network: ``s3://`` through etils and fsspec, its objects in memory."""
+    import fsspec
+    from etils.epath import backend
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    from jaxunlearn._paths import as_path
+
+    class Bucket(MemoryFileSystem):
+        protocol = "s3"
+        store = {}
+        pseudo_dirs = [""]
+
+        @classmethod
+        def _strip_protocol(cls, path):
+            return "/" + str(path).removeprefix("s3:").strip("/")
+
+    fsspec.register_implementation("s3", Bucket, clobber=True)
+    backend.fsspec_backend._get_filesystem.cache_clear()
+    return as_path("s3://bucket")

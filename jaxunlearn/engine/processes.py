@@ -42,6 +42,7 @@ class Group:
         require(0 <= index < count, f"Expected process_id={index} in 0..{count - 1}, with num_processes={count}.")
         self.index, self.count = index, count
         self.patience = float(os.environ.get(PATIENCE_VARIABLE) or PATIENCE_SECONDS)
+        self.leave: Callable[[], None] = lambda: None
         self._adopted: set[int] = set()
         self._directory: Any = None
         self._mine: dict[str, Any] = {"state": WORKING, "opened": [], "beat": 0}
@@ -109,8 +110,8 @@ class Group:
             self._write()
 
     def announce(self, stage: str) -> None:
-        """Says, as the first process, that a stage's files are there."""
-        if self.count > 1:
+        """Says, if this is the first process, that a stage's files are there."""
+        if self.count > 1 and self.first:
             self._mine["opened"].append(stage)
             self._write()
 
@@ -120,7 +121,9 @@ class Group:
         Raises:
             InputError: The first process failed, or is silent.
         """
-        if not self.first and not self._await(0, lambda heard: stage in heard["opened"]):
+        if self.first:
+            return
+        if not self._await(0, lambda heard: stage in heard["opened"]):
             raise InputError(
                 f"Process 0 of {self.count} has not been heard of for {self.patience:g} s; finished chunks are kept, give "
                 "the same commands again."
@@ -150,12 +153,15 @@ class Group:
 
     def await_end(self) -> None:
         """Waits, in the other processes, until the first one has merged; in the first, until the others have left."""
+        if self.count == 1:
+            return
         if self.first:
             self._end(DONE)
-            for other in range(1, self.count):
+            for other in set(range(1, self.count)) - self._adopted:
                 self._await(other, lambda heard: False)
-        elif self.count > 1:
+        else:
             self._await(0, lambda heard: False)
+            self.leave()  # while process 0, which the others are connected to, is still there
 
     def _await(self, process: int, reached: Callable[[dict[str, Any]], bool]) -> bool:
         """Waits until another process is heard to have reached something, or to be done; False if it is silent."""
@@ -212,7 +218,9 @@ def join(
         jax.distributed.initialize(coordinator, num_processes, process_id)
     except (ValueError, RuntimeError) as error:
         raise InputError(
-            f"Cannot join the other processes ({' '.join(str(error).split())}); is this a Slurm, Open MPI or Kubernetes job or "
-            "a TPU pod? Else give coordinator, num_processes and process_id."
+            f"Cannot join the other processes ({' '.join(str(error).split())}); is this a Slurm, Open MPI or Kubernetes job "
+            "or a TPU pod? Else give coordinator, num_processes and process_id."
         ) from error
-    return Group(jax.process_index(), jax.process_count())
+    group = Group(jax.process_index(), jax.process_count())
+    group.leave = jax.distributed.shutdown
+    return group

@@ -1,12 +1,13 @@
 """Arrays from files that somebody else wrote: npy, npz, CSV; every way in which they can be wrong is one line."""
 
 import csv
+import io
 from collections.abc import Collection
-from pathlib import Path
 
 import numpy as np
 
 from jaxunlearn import records
+from jaxunlearn._paths import AnyPath
 from jaxunlearn._validate import InputError, require
 from jaxunlearn.pipeline import design_runs
 
@@ -19,7 +20,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def read_array(path: Path, name: str) -> np.ndarray:
+def read_array(path: AnyPath, name: str) -> np.ndarray:
     """Reads npy, npz (the array called ``name``, or the only one) or CSV (numbers, optionally one header line).
 
     Raises:
@@ -37,10 +38,9 @@ def read_array(path: Path, name: str) -> np.ndarray:
     return array
 
 
-def _read_numpy(path: Path, name: str) -> np.ndarray:
+def _read_numpy(path: AnyPath, name: str) -> np.ndarray:
     if path.suffix == ".npy":
-        with path.open("rb") as file:
-            return np.lib.format.read_array(file, allow_pickle=False)
+        return np.lib.format.read_array(io.BytesIO(path.read_bytes()), allow_pickle=False)
     arrays = records.read_npz(path)
     if name in arrays:
         return arrays[name]
@@ -50,12 +50,12 @@ def _read_numpy(path: Path, name: str) -> np.ndarray:
     return next(iter(arrays.values()))
 
 
-def _csv_rows(path: Path) -> list[list[str]]:
-    with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets put a byte-order mark first
-        return [row for row in csv.reader(file) if row]
+def _csv_rows(path: AnyPath) -> list[list[str]]:
+    text = path.read_bytes().decode("utf-8-sig")  # spreadsheets put a byte-order mark first
+    return [row for row in csv.reader(io.StringIO(text, newline="")) if row]
 
 
-def _read_csv(path: Path) -> np.ndarray:
+def _read_csv(path: AnyPath) -> np.ndarray:
     rows = _csv_rows(path)
     if rows and not any(map(_is_number, rows[0])):  # a row that holds a number is no header, even where it is broken
         rows = rows[1:]
@@ -82,7 +82,7 @@ def require_finite(array: np.ndarray, name: str, fix: str, allowed: tuple[int, .
         raise InputError(f"Expected finite {name}, but row {row} is not; {fix}.")
 
 
-def rows_of_runs(path: Path, runs: int, failed: Collection[int]) -> np.ndarray:
+def rows_of_runs(path: AnyPath, runs: int, failed: Collection[int]) -> np.ndarray:
     """Scores [runs, ...] in the order of the design; a failed run that the file lacks is a row of NaN."""
     require(path.is_file(), f"Expected a file at scores={path}, found none.")
     numbers, scores = _numbered_csv(path) if path.suffix not in (".npy", ".npz") else _numbered_numpy(path)
@@ -115,7 +115,7 @@ def rows_of_runs(path: Path, runs: int, failed: Collection[int]) -> np.ndarray:
     return ordered
 
 
-def _numbered_numpy(path: Path) -> tuple[np.ndarray | None, np.ndarray]:
+def _numbered_numpy(path: AnyPath) -> tuple[np.ndarray | None, np.ndarray]:
     arrays = records.read_npz(path) if path.suffix == ".npz" else {}
     if "run" not in arrays:
         return None, read_array(path, "scores")
@@ -127,7 +127,7 @@ def _numbered_numpy(path: Path) -> tuple[np.ndarray | None, np.ndarray]:
     return numbers, scores
 
 
-def _numbered_csv(path: Path) -> tuple[np.ndarray | None, np.ndarray]:
+def _numbered_csv(path: AnyPath) -> tuple[np.ndarray | None, np.ndarray]:
     """Run numbers and scores of a CSV file; columns called as in runs.csv are put in its order."""
     try:
         rows = _csv_rows(path)

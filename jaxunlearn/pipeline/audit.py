@@ -3,12 +3,8 @@
 import datetime
 import importlib.metadata
 import platform
-import shutil
 import time
-import zlib
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -17,28 +13,34 @@ import numpy as np
 
 from jaxunlearn import config as configuration
 from jaxunlearn import records
-from jaxunlearn._validate import require
+from jaxunlearn._paths import AnyPath, remove_tree
+from jaxunlearn._validate import InputError, require
 from jaxunlearn.audit import validity
 from jaxunlearn.audit.preregistration import Preregistration
 from jaxunlearn.engine import store
-from jaxunlearn.engine.population import PhaseRunner, Progress
+from jaxunlearn.engine.processes import Group
 from jaxunlearn.engine.train import total_steps
-from jaxunlearn.pipeline import bounding, plans
-from jaxunlearn.pipeline.population import Population, finite, train_population
-from jaxunlearn.pipeline.progress import Bar
-from jaxunlearn.pipeline.task import UNLEARNING, Task, build, make_unlearner
+from jaxunlearn.pipeline import bounding, finished
+from jaxunlearn.pipeline.population import PopulationTrainer
+from jaxunlearn.pipeline.task import Task, build, make_unlearner
+from jaxunlearn.pipeline.unlearning import MethodRuns
 from jaxunlearn.records import BoundRecord, ScoreRecord
-from jaxunlearn.types import Params, Phase, Unlearner
+from jaxunlearn.types import TaskInfo, Unlearner
 
 _PACKAGES = ("jaxunlearn", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scipy", "scikit-learn")
-_ACCURACIES = ("retain", "forget", "unseen", "test")
+Methods = Mapping[str, tuple[Callable[[TaskInfo], Unlearner], dict[str, Any]]]
+"""Name -> the factory, and what its results depend on."""
+
+OPENED = "opened"
+"""The first process's word that all manifests are there."""
 
 
-def run(config: configuration.Audit) -> list[Path]:
+def run(config: configuration.Audit, group: Group | None = None) -> list[AnyPath]:
     """Runs or resumes an audit.
 
     Args:
         config: The audit.
+        group: This process among those that share the run directory; None means alone.
 
     Returns:
         The methods' folders in the run directory, each with bound.json, scores.npz and evaluation.npz.
@@ -47,50 +49,93 @@ def run(config: configuration.Audit) -> list[Path]:
         InputError: Anything the user can mend; what was finished before stays on disk and is reused.
     """
     began = time.perf_counter()
+    group = group or Group()
     methods = {name: configuration.resolve_method(name, config.method) for name in config.methods}
-    directory = config.directory
-    # What cannot be served is found out before anything is written: a manifest would refuse the mended command.
-    task = build(config)
-    plan = preregister(config, task.data.batch_size)
-    unlearners = {name: make_unlearner(task, name, factory) for name, (factory, _) in methods.items()}
-    for name, unlearner in unlearners.items():
-        check_trajectory(task, name, unlearner)
-    with store.exclusive(directory):
-        if config.is_sequential:
-            from jaxunlearn.pipeline import sequential  # which is made of the stages below
+    with group.working(config.directory):
+        group.follow(OPENED)
+        # What cannot be served is found out before anything is written: a manifest would refuse the mended command.
+        task = build(config, group=group, runs_per_chunk=chunks_begun(config))
+        plan = preregister(config, task.data.batch_size)
+        for name, (factory, _) in methods.items():
+            check_trajectory(task, name, make_unlearner(task, name, factory))
+        with store.exclusive(config.directory, group.index):
+            if config.is_sequential:
+                from jaxunlearn.pipeline import sequential  # which is made of the stages below
 
-            return sequential.run(task, methods, unlearners, plan, began)
-        return _run(task, methods, unlearners, plan, began)
-
-
-def _run(
-    task: Task,
-    methods: dict[str, tuple[Callable, dict[str, Any]]],
-    unlearners: dict[str, Unlearner],
-    plan: Preregistration,
-    began: float,
-) -> list[Path]:
-    config, directory = task.config, task.config.directory
-    manifest = open_run(task, plan)
-    trained, population = train_population(task, {u.rewind for u in unlearners.values()})
-    notes = other_looks(config, plan)
-    folders = []
-    for name, method in methods.items():
-        folder = open_method(directory, name, method[1])
-        folders.append(folder)
-        if not (folder / "bound.json").exists():
-            unlearner = unlearners[name]
-            prepare = preparation(task, name, folder, method)
-            scores, on_the_way, seconds = unlearn_and_score(task, name, unlearner, prepare, trained, folder)
-            seconds |= {"train": population["seconds"]}
-            record = bound(task, name, unlearner, scores, plan, seconds, folder, notes, on_the_way)
-            with store.disk_errors(folder):
-                records.write_json(folder / "bound.json", record.to_json())
-            shutil.rmtree(folder / "chunks", ignore_errors=True)
-    table = task.runs
-    runs = {name: int(np.sum(table.roles == role)) for role, name in enumerate(records.ROLE_NAMES)}
-    close_run(task, manifest, runs=runs, population=population, began=began)
+                folders = sequential.run(task, methods, plan, began)
+            else:
+                folders = _run(task, methods, plan, began)
+        group.await_end()
     return folders
+
+
+def _run(task: Task, methods: Methods, plan: Preregistration, began: float) -> list[AnyPath]:
+    config, group = task.config, task.group
+    manifest, works, trainer = open_all(task, methods, plan)
+    found = {work.name: finished.look(work.folder, task.runs, config.trajectory) for work in works}
+    kept = {work.name: work.models_kept() for work in works}
+    todo = [work for work in works if not (found[work.name].whole and kept[work.name])]
+    with trainer:
+        if config.keep != "none" or not all(found[work.name].scored for work in todo):
+            trainer.all()
+        notes = other_looks(config, plan) if group.first else []
+    for work in todo:
+        there = found[work.name]
+        scores, on_the_way, seconds = there.scores, there.on_the_way, {}
+        chunks = work.folder / "chunks"
+        if scores is None or on_the_way is None or not kept[work.name] or chunks.exists():
+            made = work.all()
+            if made is None:
+                continue
+            scores, on_the_way, seconds = made
+        if not group.first:
+            continue
+        seconds |= {"train": trainer.facts()["seconds"]}
+        record = bound(work, scores, plan, seconds, notes, on_the_way)
+        if there.record is None:
+            with store.disk_errors(work.folder):
+                records.write_json(work.folder / "bound.json", record.to_json())
+        else:
+            finished.compare(work.folder, there.record, record)
+        remove_tree(chunks)
+    if group.first:
+        table = task.runs
+        runs = {name: int(np.sum(table.roles == role)) for role, name in enumerate(records.ROLE_NAMES)}
+        close_run(task, manifest, works, runs=runs, trainer=trainer, began=began)
+        if config.keep == "none":
+            with trainer:
+                trainer.population.clear()
+    return [work.folder for work in works]
+
+
+def chunks_begun(config: configuration.Audit) -> int | None:
+    """The chunk size that a population was begun with; it is the same on whatever machine goes on."""
+    try:
+        return int(records.read_json(config.population_directory / "manifest.json")["config"]["runs_per_chunk"])
+    except (InputError, KeyError, TypeError, ValueError):
+        return None  # none yet; or damaged, which whoever opens it says
+
+
+def open_all(
+    task: Task, methods: Methods, plan: Preregistration
+) -> tuple[dict[str, Any], list[MethodRuns], PopulationTrainer]:
+    """Opens the run directory, the population and the methods' folders; the first process before the others.
+
+    Returns:
+        The run directory's manifest, the methods at work, and the trainer of the population.
+    """
+    directory = task.config.directory
+    unlearners = [make_unlearner(task, name, factory) for name, (factory, _) in methods.items()]
+    manifest = open_run(task, plan)
+    trainer = PopulationTrainer(task, {unlearner.rewind for unlearner in unlearners})
+    with trainer:
+        pass  # its manifest is there now
+    works = [
+        MethodRuns(task, name, method, open_method(directory, name, method[1]), trainer)
+        for name, method in methods.items()
+    ]
+    task.group.announce(OPENED)
+    return manifest, works, trainer
 
 
 def open_run(task: Task, plan: Preregistration) -> dict[str, Any]:
@@ -106,10 +151,14 @@ def open_run(task: Task, plan: Preregistration) -> dict[str, Any]:
         "versions": {name: importlib.metadata.version(name) for name in _PACKAGES}
         | {"python": platform.python_version()},
         "preregistration": plan.to_json(),
+        "asked": list(config.methods),
     }
+    store.require_manifest(directory / "manifest.json", directory / "signs.npz")
     manifest = store.open_manifest(directory, "manifest.json", configuration.audit_identity(config), **facts)
     # The settings may be the same and the defaults of another version still name other bounds.
     validity.check_unchanged(Preregistration.from_json(manifest["preregistration"]), plan)
+    if not task.group.first:
+        return manifest
     table = task.runs
     with store.disk_errors(directory):
         records.write_npz(directory / "signs.npz", signs=table.signs, roles=table.roles, indices=table.indices)
@@ -139,129 +188,45 @@ def run_notes(task: Task, unlearner: Unlearner, lost: int, role: str) -> list[st
     return notes
 
 
-def open_method(directory: Path, name: str, identity: dict[str, Any]) -> Path:
+def open_method(directory: AnyPath, name: str, identity: dict[str, Any]) -> AnyPath:
     """The method's folder, held to the hyperparameters that its results were computed with."""
     folder = directory / configuration.method_directory_name(name)
+    results = [folder / name for name in ("bound.json", "scores.npz", "chunks", "models")]
     with store.disk_errors(folder):
-        if not (folder / "bound.json").exists() and not (folder / "chunks").exists():
+        if not any(path.exists() for path in results):
             (folder / "method.json").unlink(missing_ok=True)  # nothing was computed with it: it binds nobody
+    store.require_manifest(folder / "method.json", *results)
     store.open_manifest(folder, "method.json", identity)
     return folder
 
 
 def close_run(
-    task: Task, manifest: dict[str, Any], *, runs: dict[str, int], population: dict[str, Any], began: float
+    task: Task,
+    manifest: dict[str, Any],
+    works: Sequence[MethodRuns],
+    *,
+    runs: dict[str, int],
+    trainer: PopulationTrainer,
+    began: float,
 ) -> None:
     """Adds to the manifest what is known once all methods are done."""
     config, directory = task.config, task.config.directory
     device = task.engine.mesh.devices.flat[0]
+    users = sum(not work.unlearner.from_scratch for work in works)
+    facts = {
+        "device": f"{task.engine.mesh.devices.size} x {device.device_kind} ({device.platform})",
+        "processes": task.group.count,
+        "runs": runs,
+        "methods": sorted({*manifest.get("methods", []), *config.methods}, key=_order(config)),
+        "population": trainer.facts() | {"methods": users},
+        "wall_seconds": round(manifest.get("wall_seconds", 0.0) + time.perf_counter() - began, 1),
+    }
     with store.disk_errors(directory):
-        records.write_json(
-            directory / "manifest.json",
-            manifest
-            | {
-                "device": f"{task.engine.mesh.devices.size} x {device.device_kind} ({device.platform})",
-                "runs": runs,
-                "methods": sorted({*manifest.get("methods", []), *config.methods}, key=_order(config)),
-                "population": population,
-                "wall_seconds": round(manifest.get("wall_seconds", 0.0) + time.perf_counter() - began, 1),
-            },
-        )
+        records.write_json(directory / "manifest.json", manifest | facts)
 
 
 def _order(config):
     return lambda name: (config.methods.index(name) if name in config.methods else len(config.methods), name)
-
-
-def preparation(
-    task: Task, name: str, folder: Path, method: tuple[Callable, Any]
-) -> Callable[[], Sequence[PhaseRunner]]:
-    """A function that chooses the method's plan and makes its phases ready, once, when it is first called."""
-    factory, identity = method
-
-    def phases_of(form: str) -> Sequence[Phase]:
-        return make_unlearner(task, name, factory, form).phases
-
-    return cache(lambda: plans.runners(task, name, folder, phases_of, first=1, identity=identity))
-
-
-def unlearn_and_score(
-    task: Task,
-    name: str,
-    unlearner: Unlearner,
-    prepare: Callable[[], Sequence[PhaseRunner]],
-    population: Population,
-    folder: Path,
-) -> tuple[ScoreRecord, dict[int, ScoreRecord], dict[str, float]]:
-    """Unlearns every trained model with one method and scores the result.
-
-    A run whose scores are not finite is done once more with the same key; if that fails too, it is recorded as failed and
-    counts as p = 1. It is never dropped and never gets a new key or sign vector.
-
-    Returns:
-        The scores of all runs, those of the models after each step of the configured trajectory, and the seconds spent by
-        stage.
-    """
-    salt = zlib.crc32(name.encode())
-    steps = sum(total_steps(phase, task.engine.sizes) for phase in unlearner.phases)
-    bar = Bar(name, len(task.runs), steps, task.config.quiet)
-    parts: list[dict[str, np.ndarray]] = []
-    for number, rows in enumerate(task.chunks):
-        runs = rows.stop - rows.start
-        part = read_scores(task, folder, number)
-        if part is not None:
-            bar.skip(runs)
-        else:
-            progress = bar.chunk(runs, max(1, len(unlearner.phases)))
-            part = unlearn_chunk(task, unlearner, prepare(), population, number, salt, progress)
-            write_scores(task, folder, number, part)
-        parts.append(part)
-    bar.close()
-    scores, seconds = collect(task, parts, len(task.runs))
-    on_the_way = {t: collect(task, parts, len(task.runs), _at(t))[0] for t in task.config.trajectory}
-    return scores, on_the_way, seconds
-
-
-def read_scores(task: Task, folder: Path, number: int) -> dict[str, np.ndarray] | None:
-    """A finished chunk of scores, or None."""
-    rows = task.chunks[number]
-    part = store.read_chunk(folder / "chunks" / f"chunk-{number:05d}.npz")
-    # Another chunk size numbers the chunks differently.
-    same = part is not None and np.array_equal(part.get("rows", ()), (rows.start, rows.stop))
-    return part if same else None
-
-
-def write_scores(task: Task, folder: Path, number: int, part: dict[str, np.ndarray]) -> None:
-    """Writes a finished chunk of scores."""
-    rows = task.chunks[number]
-    with store.disk_errors(folder):
-        records.write_npz(folder / "chunks" / f"chunk-{number:05d}.npz", **part, rows=np.array([rows.start, rows.stop]))
-
-
-def collect(
-    task: Task, parts: Sequence[dict[str, np.ndarray]], runs: int, prefix: str = ""
-) -> tuple[ScoreRecord, dict[str, float]]:
-    """The scores of the first ``runs`` runs from their chunks, and the seconds spent by stage."""
-    names = [key.removeprefix(prefix) for key in parts[0] if key.startswith(prefix)]
-    names = [name for name in names if name.startswith(("scores", "failed", "accuracy_", "signal_"))]
-    whole = {name: np.concatenate([part[prefix + name] for part in parts])[:runs] for name in names}
-    table = task.runs
-    scores = ScoreRecord(
-        signs=table.signs[:runs],
-        roles=table.roles[:runs],
-        indices=table.indices[:runs],
-        scores=whole["scores"],
-        accuracy={key: whole[f"accuracy_{key}"] for key in _ACCURACIES},
-        failed=whole["failed"],
-        signals={key.removeprefix("signal_"): whole[key] for key in whole if key.startswith("signal_")},
-    )
-    seconds = np.sum([part["seconds"] for part in parts], axis=0)
-    return scores, {"unlearn": float(seconds[0]), "score": float(seconds[1])}
-
-
-def _at(step: int) -> str:
-    """What the arrays of a model on the way are called by."""
-    return f"at-{step}-"
 
 
 def check_trajectory(task: Task, name: str, unlearner: Unlearner) -> None:
@@ -287,45 +252,6 @@ def check_trajectory(task: Task, name: str, unlearner: Unlearner) -> None:
     require(not beyond, f"Expected trajectory steps below the {total} steps of {name}, got {beyond}.")
 
 
-def unlearn_chunk(
-    task: Task,
-    unlearner: Unlearner,
-    runners: Sequence[PhaseRunner],
-    population: Population,
-    number: int,
-    salt: int,
-    progress: Progress,
-) -> dict[str, np.ndarray]:
-    """Unlearns and scores one chunk; once more with the same keys if a run's scores are not finite."""
-    rows = task.chunks[number]
-    chunk = task.chunk(rows, stage=UNLEARNING, salt=salt)
-    part: dict[str, np.ndarray] = {}
-
-    def score(prefix: str, params: Params) -> None:
-        began = time.perf_counter()
-        for key, value in task.score(params, chunk.member).items():
-            part[f"{prefix}{key}"] = np.asarray(value)[: rows.stop - rows.start]
-        kept = [value for key, value in part.items() if key.startswith((f"{prefix}scores", f"{prefix}signal_"))]
-        part[f"{prefix}failed"] = ~finite(kept)
-        part["seconds"] += [0.0, time.perf_counter() - began]
-
-    for attempt in range(2):
-        part["seconds"] = np.zeros(2)
-        began = time.perf_counter()
-        params = task.initial(rows) if unlearner.from_scratch else population.load(number, rows, unlearner.rewind)
-        before = 0
-        for phase, runner in zip(unlearner.phases, runners):
-            end = before + total_steps(phase, task.engine.sizes)
-            stops = {t - before: partial(score, _at(t)) for t in task.config.trajectory if before <= t < end}
-            params = runner(chunk, params, progress if attempt == 0 else None, stops)
-            before = end
-        part["seconds"][0] = time.perf_counter() - began - part["seconds"][1]
-        score("", params)
-        if not part["failed"].any():
-            break
-    return part
-
-
 def preregister(config: configuration.Audit, batch_size: int) -> Preregistration:
     """What is fixed before the first evaluation run; it is written to the manifest. ``batch_size`` is the data's B."""
     return Preregistration.default(
@@ -342,24 +268,21 @@ def preregister(config: configuration.Audit, batch_size: int) -> Preregistration
 
 
 def bound(
-    task: Task,
-    name: str,
-    unlearner: Unlearner,
+    work: MethodRuns,
     scores: ScoreRecord,
     plan: Preregistration,
     seconds: dict[str, float],
-    folder: Path,
     notes: Sequence[str] = (),
     on_the_way: Mapping[int, ScoreRecord] = MappingProxyType({}),
 ) -> BoundRecord:
     """Attacks the evaluation runs, bounds epsilon, and writes scores.npz, evaluation.npz and trajectory.npz."""
+    task, unlearner, folder = work.task, work.unlearner, work.folder
     evaluation = scores.roles == records.EVALUATION
     notes = [*notes, *run_notes(task, unlearner, int(scores.failed[~evaluation].sum()), "calibration")]
     with store.disk_errors(folder):
         scores.save(folder / "scores.npz")
         if on_the_way:
             bounding.save_trajectory(folder / "trajectory.npz", on_the_way)
-    end = sum(total_steps(phase, task.engine.sizes) for phase in unlearner.phases)
     kind, variance = task.config.attack, task.config.fit_variance
     lost_on_the_way = {step: int(part.failed.sum()) for step, part in on_the_way.items() if part.failed.any()}
     if lost_on_the_way:
@@ -367,7 +290,7 @@ def bound(
         notes.append(
             f"On the way, runs whose scores are not finite: {counts}; evaluation runs among them count as p = 1."
         )
-    path = bounding.trajectory(plan, on_the_way, scores, end=end, kind=kind, variance=variance)
+    path = bounding.trajectory(plan, on_the_way, scores, end=work.steps, kind=kind, variance=variance)
     outputs, choice = bounding.attack_with(kind, scores, plan, variance=variance)
     notes += [choice.note] if choice else []
     record, evaluated = bounding.record(
@@ -375,7 +298,7 @@ def bound(
         outputs,
         scores.signs[evaluation],
         scores.failed[evaluation],
-        method=name,
+        method=work.name,
         title=task.config.dataset,
         definition="3.2" if task.config.fresh_init else "3.3",
         calibration_runs=int(np.sum(~evaluation)),

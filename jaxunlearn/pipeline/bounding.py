@@ -2,12 +2,12 @@
 
 import dataclasses
 import time
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from jaxunlearn._paths import AnyPath
 from jaxunlearn._validate import require
 from jaxunlearn.attack import combine, likelihood
 from jaxunlearn.audit import design, validity
@@ -15,7 +15,7 @@ from jaxunlearn.audit.headline import evaluate
 from jaxunlearn.audit.preregistration import Preregistration
 from jaxunlearn.pipeline import selection
 from jaxunlearn.pipeline.selection import Choice
-from jaxunlearn.records import CALIBRATION, EVALUATION, BoundRecord, ScoreRecord, write_npz
+from jaxunlearn.records import CALIBRATION, EVALUATION, BoundRecord, Damaged, ScoreRecord, read_npz, write_npz
 
 
 def attack(scores: ScoreRecord, plan: Preregistration, *, variance: str) -> dict[str, np.ndarray]:
@@ -97,12 +97,45 @@ def _kinds(outputs: dict[str, np.ndarray]) -> dict[str, Any]:
     return {name: outputs.get(name) for name in ("llr", "log_likelihoods")}
 
 
-def save_trajectory(path: Path, on_the_way: Mapping[int, ScoreRecord]) -> None:
-    """Writes the scores [steps, runs, m, B] and accuracies [steps, runs] of the models on the way."""
+def save_trajectory(path: AnyPath, on_the_way: Mapping[int, ScoreRecord]) -> None:
+    """Writes the scores and signals [steps, runs, m, B] and accuracies [steps, runs] of the models on the way."""
     parts = list(on_the_way.values())
     arrays = {f"accuracy_{key}": np.stack([part.accuracy[key] for part in parts]) for key in parts[0].accuracy}
+    arrays |= {f"signal_{key}": np.stack([part.signals[key] for part in parts]) for key in parts[0].signals}
     arrays |= {"scores": np.stack([part.scores for part in parts]), "failed": np.stack([part.failed for part in parts])}
     write_npz(path, steps=np.array(list(on_the_way)), signs=parts[0].signs, roles=parts[0].roles, **arrays)
+
+
+def load_trajectory(path: AnyPath, indices: np.ndarray, steps: Sequence[int]) -> dict[int, ScoreRecord]:
+    """Reads what ``save_trajectory`` wrote.
+
+    Args:
+        path: The file.
+        indices: [runs] the runs' numbers within their roles, which the file does not hold.
+        steps: Those that are asked for.
+
+    Raises:
+        InputError: It is missing, damaged, or of other steps or runs.
+    """
+    arrays = read_npz(path, sealed=True)
+    if arrays.get("steps", np.array([])).tolist() != list(steps) or len(arrays["roles"]) != len(indices):
+        raise Damaged(f"{path} is of other steps than {' '.join(map(str, steps))}, or of other runs.")
+
+    def at(i: int, prefix: str) -> dict[str, np.ndarray]:
+        return {key.removeprefix(prefix): value[i] for key, value in arrays.items() if key.startswith(prefix)}
+
+    return {
+        step: ScoreRecord(
+            signs=arrays["signs"],
+            roles=arrays["roles"],
+            indices=indices,
+            scores=arrays["scores"][i],
+            accuracy=at(i, "accuracy_"),
+            failed=arrays["failed"][i],
+            signals=at(i, "signal_"),
+        )
+        for i, step in enumerate(steps)
+    }
 
 
 def trajectory(

@@ -9,14 +9,13 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import tyro
 
 from jaxunlearn import _validate, records
-from jaxunlearn._options import UNSAID
+from jaxunlearn._options import UNSAID, PathOption
 from jaxunlearn.audit import bounds
 from jaxunlearn.certificates import gaussian_epsilon, gaussian_sigma
 from jaxunlearn.engine import store
@@ -57,7 +56,7 @@ class Convex:
     """Print how much of Lemma 3's bound the data of appendix H.4 use over its grid, and audit nothing."""
     json: bool = False
     """Print JSON in place of tables."""
-    out: Annotated[Path | None, UNSAID] = None
+    out: Annotated[PathOption | None, UNSAID] = None
     """Directory for records and figures, a folder for each problem. Default: nothing is written."""
 
     def __post_init__(self):

@@ -7,13 +7,13 @@ import hashlib
 import io
 import secrets
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from jaxunlearn import records
-from jaxunlearn._options import UNSAID
+from jaxunlearn._options import UNSAID, PathOption
+from jaxunlearn._paths import AnyPath
 from jaxunlearn._validate import InputError, at_least, guess_budget, one_of, require
 from jaxunlearn._version import __version__
 from jaxunlearn.attack import likelihood
@@ -40,7 +40,7 @@ class Design:
     """Candidate batches, >= 2."""
     pool_size: Annotated[int | None, UNSAID] = None
     """Candidate examples, m * B; candidates.csv then says which batch each is in (examples are numbered from 0)."""
-    examples: Annotated[Path | None, UNSAID] = None
+    examples: Annotated[PathOption | None, UNSAID] = None
     """Text file with one id a line of the candidate examples, as you call them, in place of --pool-size."""
     candidate_batch_size: int = 1
     """B, examples per candidate batch; must divide the number of candidate examples. m = that number / B."""
@@ -63,7 +63,7 @@ class Design:
     """Root of the sign vectors and of every run's seed, in 0..2**63 - 1. Default: drawn, and kept in design.json."""
     simulate: bool = False
     """Also simulate which epsilon to expect from attacks of three strengths (seconds to a minute)."""
-    out: Annotated[Path | None, UNSAID] = None
+    out: Annotated[PathOption | None, UNSAID] = None
     """Directory to write the design to. Default: nothing is written, only what it could show is printed."""
 
     def __post_init__(self):
@@ -140,10 +140,10 @@ def draw(settings: dict[str, Any]) -> RunDesign:
     return RunDesign(signs=signs, roles=roles, seeds=seeds, plan=plan, settings=settings)
 
 
-def _read_ids(path: Path) -> list[str]:
+def _read_ids(path: AnyPath) -> list[str]:
     require(path.is_file(), f"Expected a file at examples={path}, found none.")
     try:
-        ids = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+        ids = [line.strip() for line in path.read_bytes().decode("utf-8-sig").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"Cannot read examples={path} ({error}); use a text file with one id a line.") from error
     seen: set[str] = set()
@@ -192,7 +192,7 @@ def column(batch: int) -> str:
     return f"batch_{batch}"
 
 
-def _write(directory: Path, made: RunDesign, ids: list[str] | None) -> None:
+def _write(directory: AnyPath, made: RunDesign, ids: list[str] | None) -> None:
     m, B = made.plan.m, made.plan.batch_size
     buffer = io.BytesIO()
     np.save(buffer, made.signs, allow_pickle=False)
@@ -254,7 +254,7 @@ def run(chosen: Design) -> str:
     return "\n\n".join(text)
 
 
-def load(directory: Path) -> RunDesign:
+def load(directory: AnyPath) -> RunDesign:
     """Reads a design, and checks that its sign vectors are the ones that it was written with.
 
     Raises:

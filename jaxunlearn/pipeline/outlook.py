@@ -1,9 +1,8 @@
 """What a design can show before anything is run: ceilings, simulated attacks, and what to do next, as text."""
 
-from pathlib import Path
-
 import numpy as np
 
+from jaxunlearn._paths import AnyPath
 from jaxunlearn._validate import InputError
 from jaxunlearn.audit import headline, least_favourable
 from jaxunlearn.audit.preregistration import Preregistration
@@ -19,7 +18,7 @@ def _number(value: float) -> str:
     return f"{value:.2f}" if value < 100 else f"{value:.1f}"
 
 
-def heading(plan: Preregistration, roles: np.ndarray, out: Path | None, *, found: bool) -> str:
+def heading(plan: Preregistration, roles: np.ndarray, out: AnyPath | None, *, found: bool) -> str:
     """Size and terms of the design, and whether it was written or found."""
     calibration = int(np.sum(roles == CALIBRATION))
     place = "Not written (no --out)" if out is None else f"{'Found as it was' if found else 'Written'} in {out}"
@@ -123,7 +122,7 @@ def expected(
     return "\n".join(lines)
 
 
-def next_steps(plan: Preregistration, runs: int, out: Path | None, *, candidates: bool) -> str:
+def next_steps(plan: Preregistration, runs: int, out: AnyPath | None, *, candidates: bool) -> str:
     """What to do with the design."""
     if out is None:
         return "Next: give --out DIR to write the design, before the first run."

@@ -3,13 +3,13 @@
 import dataclasses
 import hashlib
 import os
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from jaxunlearn import records
-from jaxunlearn._options import UNSAID
+from jaxunlearn._options import UNSAID, PathOption
+from jaxunlearn._paths import AnyPath
 from jaxunlearn._validate import InputError, require
 from jaxunlearn.attack.likelihood import Variance
 from jaxunlearn.audit import design, validity
@@ -29,19 +29,19 @@ class Bound:
     --out-scores; --llr; or, with --sequential, rows in the order of time and --scores or --llr.
     """
 
-    design: Annotated[Path | None, UNSAID] = None
+    design: Annotated[PathOption | None, UNSAID] = None
     """Directory that ``jaxunlearn design`` wrote: sign vectors, which run is what, and all terms are read from there."""
-    signs: Annotated[Path | None, UNSAID] = None
+    signs: Annotated[PathOption | None, UNSAID] = None
     """Sign vectors [runs, m] in {-1, +1}: npy, npz (array signs) or CSV. +1 = trained on and unlearned."""
-    scores: Annotated[Path | None, UNSAID] = None
+    scores: Annotated[PathOption | None, UNSAID] = None
     """Scores [runs, m] or [runs, m, B], higher = more likely still in the model; rows as in --signs or in runs.csv."""
     calibration: Annotated[int | None, UNSAID] = None
     """The first K rows of --signs and --scores are calibration runs, the others evaluation runs."""
-    in_scores: Annotated[Path | None, UNSAID] = None
+    in_scores: Annotated[PathOption | None, UNSAID] = None
     """Calibration scores [runs, m] or [runs, m, B] of models that had every candidate, in place of --calibration."""
-    out_scores: Annotated[Path | None, UNSAID] = None
+    out_scores: Annotated[PathOption | None, UNSAID] = None
     """The same of models that had no candidate; goes with --in-scores."""
-    llr: Annotated[Path | None, UNSAID] = None
+    llr: Annotated[PathOption | None, UNSAID] = None
     """Log-likelihood ratios [runs, m] of evaluation runs, in place of scores: npy, npz (array llr) or CSV."""
     sequential: bool = False
     """Rows are runs in the order of time, each attacked with what the rows before it taught: a bound at every number of
@@ -67,11 +67,11 @@ class Bound:
     """What your runs had in common, which only you know. 3.3: initial weights and shuffling order. 3.2: each drew its own."""
     json: bool = False
     """Print JSON in place of the table."""
-    out: Annotated[Path | None, UNSAID] = None
+    out: Annotated[PathOption | None, UNSAID] = None
     """Run directory to write (records, figures and page). Default: DESIGN/results; without --design nothing is written."""
 
     @property
-    def directory(self) -> Path | None:
+    def directory(self) -> AnyPath | None:
         """The run directory, or None if nothing is written."""
         return self.out if self.out is not None or self.design is None else self.design / "results"
 
@@ -210,7 +210,7 @@ def _undesigned(chosen: Bound) -> _Given:
     )
 
 
-def _designed(chosen: Bound, directory: Path) -> _Given:
+def _designed(chosen: Bound, directory: AnyPath) -> _Given:
     """Sign vectors, roles and terms from a design; what the command line repeats has to agree with it."""
     said = [f"--{name.replace('_', '-')}" for name in ("calibration", *_FILES) if getattr(chosen, name) is not None]
     require(
@@ -417,7 +417,7 @@ def _score_record(chosen: Bound, signs: np.ndarray) -> ScoreRecord:
     """Calibration and evaluation scores with their signs, from either way of handing them in."""
     m = signs.shape[1]
 
-    def read(path: Path | None, name: str) -> np.ndarray:
+    def read(path: AnyPath | None, name: str) -> np.ndarray:
         assert path is not None  # the ways of handing scores in were checked
         return as_scores(read_array(path, name), name, m)
 

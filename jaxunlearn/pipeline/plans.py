@@ -5,13 +5,13 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
 
 from jaxunlearn import _cache, records
 from jaxunlearn import config as configuration
+from jaxunlearn._paths import AnyPath
 from jaxunlearn._validate import InputError
 from jaxunlearn.engine import plan as planning
 from jaxunlearn.engine.plan import Measured, Plan
@@ -27,7 +27,7 @@ PhasesOf = Callable[[str], Sequence[Phase]]
 
 
 def runners(
-    task: Task, label: str, folder: Path, phases_of: PhasesOf, *, first: int, identity: Any = None
+    task: Task, label: str, folder: AnyPath, phases_of: PhasesOf, *, first: int, identity: Any = None
 ) -> list[PhaseRunner]:
     """The phases of a stage, ready to run.
 
@@ -39,12 +39,16 @@ def runners(
         first: Number of the first phase.
         identity: What else the phases depend on; with model, data and devices it is what a plan is remembered by.
     """
+    group, stage = task.group, f"plan of {label}"
+    group.follow(stage)
     found = _read(folder / FILE, task)
     known = _Remembered(task, label, identity)
     if task.config.fixed_plan[0] is not None:
         plan, made = task.engine.plan, {}
     elif found is not None:
         plan, made = found, {}
+    elif not group.first:
+        raise InputError(f"Expected the plan of process 0 in {folder / FILE}; give the same commands again.")
     elif (remembered := known.read()) is not None and task.config.plan == "auto":
         plan, made = remembered, {}
         _say(task, label, f"{plan}, as measured before")
@@ -54,8 +58,9 @@ def runners(
             known.write(plan, why)
         if len(rows) > 1 or first == 0:
             _say(task, label, f"{plan}: {why}")
-    if found is None:
+    if found is None and group.first:
         records.write_json(folder / FILE, {"width": plan.width, "form": plan.form})
+    group.announce(stage)
     return made.get(plan) or _make(task, phases_of, plan, first)
 
 
@@ -95,6 +100,7 @@ def measure(
         )
 
     steps = sum(runner.total for runner in _make(task, phases_of, task.engine.plan, first)) * len(task.runs)
+    steps //= task.group.count
     plans = planning.candidates(task.engine.mesh, task.engine.plan, FORMS.get(task.config.model, ("",)))
     plan, measured, why = planning.pick(
         plans, measure_plan, steps=steps, limit=task.engine.memory or float("inf"), always=always
@@ -135,7 +141,7 @@ def _stages(task: Task) -> Iterator[tuple[str, int, PhasesOf]]:
         yield name, 1, lambda form, name=name, factory=factory: make_unlearner(task, name, factory, form).phases
 
 
-def _read(path: Path, task: Task) -> Plan | None:
+def _read(path: AnyPath, task: Task) -> Plan | None:
     """The plan that results were begun with."""
     try:
         found = records.read_json(path)

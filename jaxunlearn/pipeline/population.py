@@ -1,7 +1,9 @@
 """The trained models D(S) of an audit: made once, shared by all methods, kept on disk."""
 
+import contextlib
 import time
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -10,6 +12,8 @@ import numpy as np
 
 from jaxunlearn import config as configuration
 from jaxunlearn import records
+from jaxunlearn._paths import AnyPath, as_path, remove_tree
+from jaxunlearn._validate import require
 from jaxunlearn.engine import store
 from jaxunlearn.engine.population import PhaseRunner, Progress
 from jaxunlearn.engine.train import steps_per_epoch, total_steps
@@ -25,33 +29,10 @@ def finite(tree: Any) -> np.ndarray:
     return np.logical_and.reduce(flags)
 
 
-def train_population(task: Task, rewinds: Iterable[int] = ()) -> tuple["Population", dict[str, Any]]:
-    """Trains D(S) for all runs, or reuses what is on disk.
-
-    Args:
-        task: The audit's task.
-        rewinds: Epochs before the end at which a checkpoint is wanted as well.
-
-    Returns:
-        The population, and {"seconds", "trained_runs", "reused_runs"} for the report.
-    """
-    with store.exclusive(task.config.population_directory):
-        return _train_population(task, rewinds)
-
-
-def _train_population(task: Task, rewinds: Iterable[int]) -> tuple["Population", dict[str, Any]]:
-    train = PopulationTrainer(task, rewinds)
-    bar = Bar("train", len(task.runs), train.steps, task.config.quiet)
-    for number, rows in enumerate(task.chunks):
-        runs = rows.stop - rows.start
-        if not train(number, bar.chunk(runs)):
-            bar.skip(runs)
-    bar.close()
-    return train.population, train.facts()
-
-
 class PopulationTrainer:
     """Trains the chunks of a population that are not on disk yet, and keeps count.
+
+    As a context it keeps the directory to this process, and leaves once everything is written.
 
     Args:
         task: The audit's task.
@@ -60,7 +41,6 @@ class PopulationTrainer:
     Attributes:
         population: The models; the directory is held to the training that it was begun with.
         steps: Training steps of a run.
-        seconds: Time spent on training this population, earlier sessions included.
 
     Raises:
         InputError: The directory holds another training.
@@ -68,93 +48,262 @@ class PopulationTrainer:
 
     def __init__(self, task: Task, rewinds: Iterable[int]):
         phase = task.info.train_phase("train")
-        identity = configuration.training_identity(task.config)
-        identity |= {"runs_per_chunk": task.engine.plan.runs_per_chunk}
-        self._manifest = store.open_manifest(task.config.population_directory, "manifest.json", identity)
-        self.task, self.population = task, Population(task, sorted({0, *rewinds}))
+        self._identity = configuration.training_identity(task.config)
+        self._identity |= {"runs_per_chunk": task.engine.plan.runs_per_chunk}
+        self.task = task
+        self.population = Population(task, sorted({0, *rewinds}), self._identity, self._again)
         self.steps = total_steps(phase, task.engine.sizes)
-        self.seconds = float(self._manifest.get("seconds", 0.0))
         self._runner: PhaseRunner | None = None
         self._per_epoch = steps_per_epoch(phase, task.engine.sizes)
         self._asked: set[int] = set()
-        self._trained: set[int] = set()
+        self._found: set[int] = set()
+        self._lock: contextlib.ExitStack | None = None
+
+    def __enter__(self) -> "PopulationTrainer":
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(store.exclusive(self.task.config.population_directory, self.task.group.index))
+            self._open_manifest()
+            self._lock = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *details: Any) -> None:
+        lock, self._lock = self._lock, None
+        assert lock is not None  # entered
+        with lock:  # which others may have once nothing is being written any more
+            if kind is None:
+                self.population.flush()
+            else:
+                self.population.writer.close()
+
+    def _open_manifest(self) -> None:
+        directory = self.task.config.population_directory
+        try:
+            store.open_manifest(directory, "manifest.json", self._identity)
+        except records.Damaged:  # nothing is lost: every chunk's commit file says what its models depend on
+            path = directory / "manifest.json"
+            store.notice(f"{path} is damaged: written again; the trained models are checked against it one by one.")
+            with store.disk_errors(directory):
+                path.unlink()
+            store.open_manifest(directory, "manifest.json", self._identity)
+
+    def facts(self) -> dict[str, Any]:
+        """What the report says of the population: "seconds" of training, "trained_runs" of them now, "reused_runs"."""
+        final, chunks = self.population.stores[0], self.task.chunks
+        numbers = self._asked if self.task.group.count == 1 else filter(final.done, range(len(chunks)))
+        asked = {number: chunks[number].stop - chunks[number].start for number in numbers}
+        reused = sum(runs for number, runs in asked.items() if number in self._found)
+        seconds = sum(final.facts(number).get("seconds", 0.0) for number in asked)
+        return {"seconds": round(seconds, 1), "trained_runs": sum(asked.values()) - reused, "reused_runs": reused}
+
+    def all(self) -> None:
+        """Trains every chunk of this process that is not on disk."""
+        group = self.task.group
+        own = {number: rows for number, rows in enumerate(self.task.chunks) if group.mine(number)}
+        if group.count > 1 and group.first:
+            self._prepare()  # the others wait for the plan
+        bar = Bar("train", sum(rows.stop - rows.start for rows in own.values()), self.steps, self.task.config.quiet)
+        for number, rows in own.items():
+            runs = rows.stop - rows.start
+            if not self(number, bar.chunk(runs)):
+                bar.skip(runs)
+        self.population.flush()
+        bar.close()
+
+    def _prepare(self) -> PhaseRunner:
+        if self._runner is None:
+            directory = self.task.config.population_directory
+            (self._runner,) = plans.runners(self.task, "train", directory, self._phases, first=0)
+        return self._runner
 
     def _phases(self, form: str) -> list[Phase]:
         return [self.task.info_in(form).train_phase("train")]
 
-    def facts(self) -> dict[str, Any]:
-        """What the report says of the population, of the chunks that were asked for."""
-        asked, trained = (
-            sum(rows.stop - rows.start for number, rows in enumerate(self.task.chunks) if number in numbers)
-            for numbers in (self._asked, self._trained)
-        )
-        return {"seconds": round(self.seconds, 1), "trained_runs": trained, "reused_runs": asked - trained}
-
-    def __call__(self, number: int, progress: Progress) -> bool:
+    def __call__(self, number: int, progress: Progress | None = None) -> bool:
         """Trains chunk ``number`` unless all its checkpoints are on disk; says whether it did."""
+        first_time = number not in self._asked
         self._asked.add(number)
-        began = time.perf_counter()
-        missing = [rewind for rewind in self.population.stores if not self.population.done(number, rewind)]
-        if not missing:
-            return False
-        rows = self.task.chunks[number]
-        stops = {
-            self.steps - rewind * self._per_epoch: partial(self.population.save, number, rows, rewind=rewind)
-            for rewind in missing
-        }
-        if self._runner is None:
-            directory = self.task.config.population_directory
-            (self._runner,) = plans.runners(self.task, "train", directory, self._phases, first=0)
-        self._runner(self.task.chunk(rows, stage=TRAINING), self.task.initial(rows), progress, stops)
-        self._trained.add(number)
-        self.seconds += time.perf_counter() - began
-        directory = self.task.config.population_directory
-        with store.disk_errors(directory):
-            records.write_json(directory / "manifest.json", self._manifest | {"seconds": self.seconds})
-        return True
+        missing = []
+        for rewind, chunks in self.population.stores.items():
+            damage = chunks.damage(number)
+            if damage is not None:
+                store.notice(f"{damage}: its runs are trained again.")
+            if damage is not None or not chunks.done(number):
+                missing.append(rewind)
+        if missing:
+            self._train(number, missing, progress)
+        elif first_time:
+            self._found.add(number)
+        return bool(missing)
+
+    def _train(self, number: int, rewinds: Iterable[int], progress: Progress | None) -> None:
+        rows, began = self.task.chunks[number], time.perf_counter()
+
+        def save(rewind: int, params: Params) -> None:
+            self.population.save(number, rows, params, rewind=rewind, seconds=time.perf_counter() - began)
+
+        stops = {self.steps - rewind * self._per_epoch: partial(save, rewind) for rewind in rewinds}
+        with contextlib.nullcontext() if self._lock is not None else self:
+            run = self._prepare()
+            run(self.task.chunk(rows, stage=TRAINING), self.task.initial(rows), progress, stops)
+
+    def _again(self, number: int, rewind: int) -> None:
+        """Trains a chunk whose checkpoint was found damaged when it was needed."""
+        self._train(number, [rewind], None)
+        self.population.flush()
 
 
 class Population:
-    """The trained models by chunk; small ones stay in memory, all are on disk.
+    """The trained models by chunk, on disk; in memory are the one in use, the next one, and small ones used lately.
 
     Args:
         task: The audit's task.
         rewinds: Epochs before the end at which there are checkpoints; 0 is the trained model.
+        identity: What the models depend on.
+        again: Trains a chunk once more, given its number and the epochs before the end.
+
+    Attributes:
+        stores: Epochs before the end -> chunks on disk.
+        writer: The thread that writes all of them.
     """
 
-    def __init__(self, task: Task, rewinds: Iterable[int] = (0,)):
-        self.task = task
+    def __init__(self, task: Task, rewinds: Iterable[int], identity: Any, again: Callable[[int, int], None]):
+        self.task, self.writer, self._again = task, store.Writer(), again
         directory = task.config.population_directory
-        self.stores = {k: store.ParamsStore(directory / f"rewound-{k}" if k else directory) for k in rewinds}
-        leaves = jax.tree.leaves(task.parameter_shapes)
-        size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) * len(task.runs)
-        self._fits = size * len(self.stores) < 1 << 30
-        self._cache: dict[tuple[int, int], Params] = {}
+        self.stores = {
+            k: store.ParamsStore(
+                directory / f"rewound-{k}" if k else directory,
+                identity=identity,
+                process=own_process(),
+                writer=self.writer,
+            )
+            for k in rewinds
+        }
+        self._lately: OrderedDict[tuple[int, int], Params] = OrderedDict()
 
     def done(self, number: int, rewind: int = 0) -> bool:
         """Whether a chunk's checkpoint is complete."""
         return self.stores[rewind].done(number)
 
-    def save(self, number: int, rows: slice, params: Params, *, rewind: int = 0) -> None:
-        """Writes a chunk without its padding."""
-        runs = rows.stop - rows.start
-        host = jax.tree.map(lambda a: np.asarray(a)[:runs], params)
-        table = self.task.runs
-        names = [[records.ROLE_NAMES[r], int(i)] for r, i in zip(table.roles[rows], table.indices[rows])]
-        self.stores[rewind].save(number, host, {"runs": names, "finite": finite(host).tolist()})
+    def flush(self) -> None:
+        """Waits until everything is on disk."""
+        self.writer.flush()
+
+    def save(self, number: int, rows: slice, params: Params, *, rewind: int = 0, seconds: float = 0.0) -> None:
+        """Writes a chunk without its padding, in the background; ``seconds`` is how long its training took."""
+        host = on_host(params, rows)
+        facts = run_names(self.task, rows) | {"finite": finite(host).tolist(), "seconds": round(seconds, 3)}
+        self.stores[rewind].save(number, host, facts)
         self._remember(number, rewind, host)
 
     def _remember(self, number: int, rewind: int, host: Params) -> None:
-        if self._fits:
-            self._cache[number, rewind] = host
+        self._lately[number, rewind] = host
+        self._lately.move_to_end((number, rewind))
+        while sum(map(_bytes, self._lately.values())) > MOST_REMEMBERED:
+            self._lately.popitem(last=False)
 
     def load(self, number: int, rows: slice, rewind: int = 0) -> Params:
-        """A chunk of trained parameters."""
-        runs = rows.stop - rows.start
-        if (number, rewind) not in self._cache:
-            like = jax.tree.map(lambda s: jax.ShapeDtypeStruct((runs, *s.shape), s.dtype), self.task.parameter_shapes)
-            host = jax.tree.map(np.asarray, self.stores[rewind].load(number, like))
-            self._remember(number, rewind, host)
-        else:
-            host = self._cache[number, rewind]
+        """A chunk of trained parameters; this process's next one is read meanwhile.
+
+        A damaged chunk is trained again.
+        """
+        host = self._lately.get((number, rewind))
+        if host is None:
+            try:
+                host = self.stores[rewind].load(number, self._like(number))
+            except records.Damaged as error:
+                store.notice(f"{str(error).rstrip('.')}: its runs are trained again.")
+                self._again(number, rewind)
+                host = self.stores[rewind].load(number, self._like(number))
+        self._remember(number, rewind, host)
+        following = number + self.task.group.count
+        if following < len(self.task.chunks) and (following, rewind) not in self._lately:
+            if self.stores[rewind].done(following):
+                self.stores[rewind].prefetch(following, self._like(following))
         return host
+
+    def _like(self, number: int) -> Params:
+        rows = self.task.chunks[number]
+        return jax.tree.map(
+            lambda s: jax.ShapeDtypeStruct((rows.stop - rows.start, *s.shape), s.dtype), self.task.parameter_shapes
+        )
+
+    def clear(self) -> None:
+        """Deletes the models; what they depend on, and all terms under which they were bounded, stay on record."""
+        self._lately.clear()
+        for chunks in self.stores.values():
+            chunks.clear()
+        for folder in self.task.config.population_directory.glob("rewound-*"):
+            remove_tree(folder)
+
+
+MOST_REMEMBERED = 1 << 26
+"""Bytes of models used lately that stay in memory, whatever the number of runs."""
+
+
+def _bytes(tree: Params) -> int:
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+
+
+def own_process() -> int | None:
+    """This process's index where several share one program, else None."""
+    return jax.process_index() if jax.process_count() > 1 else None
+
+
+def on_host(params: Params, rows: slice) -> Params:
+    """The models of a chunk's runs as host arrays of their own, without padding."""
+    return jax.tree.map(lambda a: np.array(np.asarray(a)[: rows.stop - rows.start]), params)
+
+
+def run_names(task: Task, rows: slice) -> dict[str, Any]:
+    """Which runs a chunk holds, for its commit file."""
+    table = task.runs
+    return {"runs": [[records.ROLE_NAMES[r], int(i)] for r, i in zip(table.roles[rows], table.indices[rows])]}
+
+
+def models_store(task: Task, folder: AnyPath, identity: Any) -> store.ParamsStore | None:
+    """Where a method's unlearned models are kept, if they are."""
+    if task.config.keep != "all":
+        return None
+    whole = {
+        "training": configuration.training_identity(task.config),
+        "method": identity,
+        "runs_per_chunk": task.engine.plan.runs_per_chunk,
+    }
+    return store.ParamsStore(folder / "models", identity=whole, process=own_process())
+
+
+def load_models(directory: AnyPath | str, method: str | None = None) -> tuple[Params, np.ndarray, np.ndarray]:
+    """Loads the models of an audit that kept them.
+
+    Args:
+        directory: The run directory.
+        method: The models that it unlearned (kept with ``--keep all``), or None for the trained ones (a population's
+            directory is taken as well).
+
+    Returns:
+        The parameters, nested dictionaries of host arrays [R, ...]; roles [R] int8, ``records.CALIBRATION`` or
+        ``records.EVALUATION``; indices [R] int64, a run's number within its role. With the role it is the same run in every
+        file of the directory.
+
+    Raises:
+        InputError: There are none, or a chunk is damaged.
+    """
+    directory = as_path(directory)
+    if method is None:
+        folder = directory / "population" if (directory / "population").is_dir() else directory
+    else:
+        folder = directory / configuration.method_directory_name(method) / "models"
+    chunks = store.ParamsStore(folder, process=own_process())
+    numbers = chunks.chunks()
+    require(
+        len(numbers) > 0, f"Expected models in {folder}, found none; audit with --keep {'all' if method else 'final'}."
+    )
+    loaded, names = [], []
+    for number, following in zip(numbers, [*numbers[1:], None]):
+        loaded.append(chunks.load(number))
+        names += chunks.facts(number)["runs"]
+        if following is not None:
+            chunks.prefetch(following)
+    params = jax.tree.map(lambda *parts: np.concatenate(parts), *loaded)
+    roles = np.array([records.ROLE_NAMES.index(role) for role, _ in names], np.int8)
+    return params, roles, np.array([index for _, index in names], np.int64)

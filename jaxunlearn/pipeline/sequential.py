@@ -4,27 +4,20 @@ The run directory is that of the audit with a fixed number of runs, but chunks o
 claim, or more runs, go on where the audit ended, with the same results to the bit as if it had been asked at once.
 """
 
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
-
-import numpy as np
+from collections.abc import Iterator
 
 from jaxunlearn import records
+from jaxunlearn._paths import AnyPath
 from jaxunlearn._validate import InputError
 from jaxunlearn.audit import validity
 from jaxunlearn.audit.preregistration import Preregistration
 from jaxunlearn.engine import store
-from jaxunlearn.engine.population import PhaseRunner
-from jaxunlearn.engine.train import total_steps
-from jaxunlearn.pipeline import audit
+from jaxunlearn.pipeline import audit, finished
 from jaxunlearn.pipeline.anytime import AnytimeTest, check_reachable
-from jaxunlearn.pipeline.population import PopulationTrainer
 from jaxunlearn.pipeline.progress import Bar
 from jaxunlearn.pipeline.task import Task
+from jaxunlearn.pipeline.unlearning import MethodRuns, Part, collect
 from jaxunlearn.records import EVALUATION, BoundRecord
-from jaxunlearn.types import Unlearner
 
 NOTE = (
     "Sequential: the attack on every evaluation run was fitted on the runs before it, so that the bound holds at every "
@@ -32,19 +25,12 @@ NOTE = (
 )
 
 
-def run(
-    task: Task,
-    methods: dict[str, tuple[Callable, dict[str, Any]]],
-    unlearners: dict[str, Unlearner],
-    plan: Preregistration,
-    began: float,
-) -> list[Path]:
+def run(task: Task, methods: audit.Methods, plan: Preregistration, began: float) -> list[AnyPath]:
     """Runs or resumes a sequential audit; every method is tested, and stops, by itself.
 
     Args:
         task: The task; its run table is in the order of time.
         methods: Name -> (factory, what its results depend on).
-        unlearners: Name -> the algorithm.
         plan: What is preregistered.
         began: When the audit began, by ``time.perf_counter``.
 
@@ -54,35 +40,37 @@ def run(
     Raises:
         InputError: The claim is beyond the design, or the directory holds another audit.
     """
-    config = task.config
+    config, group = task.config, task.group
     check_reachable(plan)
     drawn = task.runs.signs[: config.most_runs][task.runs.roles[: config.most_runs] == EVALUATION]
     validity.check_evaluation_signs(drawn)
-    manifest = audit.open_run(task, plan)
-    folders, most = [], 0
-    with store.exclusive(config.population_directory):
-        trainer = PopulationTrainer(task, {u.rewind for u in unlearners.values()})
-        notes = [NOTE, *audit.other_looks(config, plan)]
-        for name, method in methods.items():
-            folder = audit.open_method(config.directory, name, method[1])
-            folders.append(folder)
-            record = _finished(folder, plan)
+    manifest, works, trainer = audit.open_all(task, methods, plan)
+    most = 0
+    with trainer:
+        notes = [NOTE, *(audit.other_looks(config, plan) if group.first else [])]
+        for work in works:
+            record = _finished(work.folder, plan)
             if record is None:
-                prepare = audit.preparation(task, name, folder, method)
-                record = _follow(task, name, unlearners[name], prepare, trainer, plan, folder, notes)
-                with store.disk_errors(folder):
-                    records.write_json(folder / "bound.json", record.to_json())
+                record = _follow(work, plan, notes)
             most = max(most, record.calibration_runs + record.evaluation_runs)
-    runs = {"calibration": config.warmup, "evaluation": most - config.warmup}
-    audit.close_run(task, manifest, runs=runs, population=trainer.facts(), began=began)
-    return folders
+        if group.first:
+            runs = {"calibration": config.warmup, "evaluation": most - config.warmup}
+            audit.close_run(task, manifest, works, runs=runs, trainer=trainer, began=began)
+            if config.keep == "none":
+                trainer.population.clear()
+    return [work.folder for work in works]
 
 
-def _finished(folder: Path, plan: Preregistration) -> BoundRecord | None:
-    """The stored record, if it answers what is asked now: this claim, falsified or tested on as many runs."""
+def _finished(folder: AnyPath, plan: Preregistration) -> BoundRecord | None:
+    """The stored record, if it is whole and answers what is asked now: this claim, falsified or tested on as many runs."""
+    if not (folder / "bound.json").exists():
+        return None
     try:
-        record = BoundRecord.from_json(records.read_json(folder / "bound.json"))
-    except InputError:
+        record = finished.read_record(folder / "bound.json")
+        records.read_npz(folder / "evaluation.npz", sealed=True)
+        records.ScoreRecord.load(folder / "scores.npz")
+    except InputError as error:
+        store.notice(f"{str(error).rstrip('.')}: computed again from the chunks of scores.")
         return None
     found = record.sequential or {}
     claim = found.get("claim")
@@ -90,22 +78,16 @@ def _finished(folder: Path, plan: Preregistration) -> BoundRecord | None:
     return record if same and found.get("most_runs") == (plan.warmup or 0) + plan.L else None
 
 
-def _follow(
-    task: Task,
-    name: str,
-    unlearner: Unlearner,
-    prepare: Callable[[], Sequence[PhaseRunner]],
-    trainer: PopulationTrainer,
-    plan: Preregistration,
-    folder: Path,
-    notes: list[str],
-) -> BoundRecord:
-    """Goes through the runs in the order of time until the claim is falsified or the last run is done."""
-    config, table = task.config, task.runs
+def _follow(work: MethodRuns, plan: Preregistration, notes: list[str]) -> BoundRecord:
+    """Goes through the runs in the order of time until the claim is falsified or the last run is done.
+
+    All processes follow the same test, so that they stop together; the first one writes what came out.
+    """
+    task, config, table = work.task, work.task.config, work.task.runs
     test = AnytimeTest(plan, variance=config.fit_variance)
-    parts: list[dict[str, np.ndarray]] = []
+    parts: list[Part] = []
     runs = 0
-    for part in _chunks(task, name, unlearner, prepare, trainer, folder):
+    for part in _chunks(work):
         parts.append(part)
         for scores, failed in zip(part["scores"], part["failed"]):
             if test.falsified or runs == config.most_runs:
@@ -117,51 +99,61 @@ def _follow(
             runs += 1
         if test.falsified:
             break
-    found, seconds = audit.collect(task, parts, runs)
+    work.flush()
+    found, seconds = collect(task, parts, runs)
     lost = int(found.failed[: config.warmup].sum())
     record, evaluated = test.record(
-        method=name,
+        method=work.name,
         title=config.dataset,
         definition="3.2" if config.fresh_init else "3.3",
         accuracy=found.accuracy_summary(),
-        seconds=seconds | {"train": round(trainer.seconds, 1)},
-        certificate=unlearner.certificate,
-        notes=[*notes, *audit.run_notes(task, unlearner, lost, "warm-up")],
+        seconds=seconds | {"train": work.trainer.facts()["seconds"]},
+        certificate=work.unlearner.certificate,
+        notes=[*notes, *audit.run_notes(task, work.unlearner, lost, "warm-up")],
     )
-    with store.disk_errors(folder):
-        found.save(folder / "scores.npz")
-        records.write_npz(folder / "evaluation.npz", **evaluated)
+    if task.group.first:
+        with store.disk_errors(work.folder):
+            found.save(work.folder / "scores.npz")
+            records.write_npz(work.folder / "evaluation.npz", **evaluated)
+            records.write_json(work.folder / "bound.json", record.to_json())
     return record
 
 
-def _chunks(
-    task: Task,
-    name: str,
-    unlearner: Unlearner,
-    prepare: Callable[[], Sequence[PhaseRunner]],
-    trainer: PopulationTrainer,
-    folder: Path,
-) -> Iterator[dict[str, np.ndarray]]:
-    """Scores of one chunk of runs after the other, computed when asked for or found on disk."""
+def _chunks(work: MethodRuns) -> Iterator[Part]:
+    """Scores of one chunk of runs after the other, computed when asked for or found on disk.
+
+    Of every round of chunks, one a process, each process computes its own before it waits for those of the others.
+    """
+    task, trainer, group = work.task, work.trainer, work.task.group
     most = task.config.most_runs
-    steps = sum(total_steps(phase, task.engine.sizes) for phase in unlearner.phases)
-    share = trainer.steps / max(trainer.steps + steps, 1)  # of the work that is training
-    bar, done = Bar(name, most, trainer.steps + steps, task.config.quiet), 0
+    share = trainer.steps / max(trainer.steps + work.steps, 1)  # of the work that is training
+    bar, done = Bar(work.name, most, trainer.steps + work.steps, task.config.quiet), 0
+    work.prepare()
+    parts: dict[int, Part] = {}
     try:
         for number, rows in enumerate(task.chunks):
+            own = number // group.count * group.count + group.index
+            if own not in parts and own < len(task.chunks):
+                parts[own] = _part(work, own, bar, share)
             runs = min(rows.stop, most) - rows.start
-            part = audit.read_scores(task, folder, number)
-            if part is not None:
+            if number not in parts:
+                parts[number] = work.awaited(number)
                 bar.skip(runs)
-            else:
-                train_progress = bar.chunk(runs, 1 / share) if share else lambda part: None
-                if not trainer(number, train_progress):
-                    train_progress(1.0)
-                progress = bar.chunk(runs, max(1, len(unlearner.phases)) / max(1 - share, 1e-9))
-                salt = zlib.crc32(name.encode())
-                part = audit.unlearn_chunk(task, unlearner, prepare(), trainer.population, number, salt, progress)
-                audit.write_scores(task, folder, number, part)
             done = rows.start + runs
-            yield part
+            yield parts[number]
     finally:
         bar.close(done)
+
+
+def _part(work: MethodRuns, number: int, bar: Bar, share: float) -> Part:
+    """A chunk of this process, trained, unlearned and scored if it is not on disk; ``share`` of that is training."""
+    rows = work.task.chunks[number]
+    runs = min(rows.stop, work.task.config.most_runs) - rows.start
+    part = work.read(number)
+    if part is not None:
+        bar.skip(runs)
+        return part
+    train_progress = bar.chunk(runs, 1 / share) if share else lambda part: None
+    if not work.trainer(number, train_progress):
+        train_progress(1.0)
+    return work.compute(number, bar.chunk(runs, max(1, len(work.unlearner.phases)) / max(1 - share, 1e-9)))

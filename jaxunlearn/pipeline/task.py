@@ -18,6 +18,7 @@ from jaxunlearn.audit import validity
 from jaxunlearn.data import digits, images, speech, splits
 from jaxunlearn.engine import plan as planning
 from jaxunlearn.engine.population import Engine, Runs, members
+from jaxunlearn.engine.processes import Group
 from jaxunlearn.engine.train import Examples, Sizes
 from jaxunlearn.metrics.accuracy import correct, weighted_mean
 from jaxunlearn.models import convolutional, linear, lstm
@@ -176,6 +177,7 @@ class Task:
     """Everything that the stages of an audit share."""
 
     config: configuration.Audit
+    group: Group
     data: Prepared
     info: TaskInfo
     runs: RunTable
@@ -241,15 +243,18 @@ def _prepare_text(config: configuration.Audit, key: PRNGKeyArray) -> Prepared:
     )
 
 
-def build(config: configuration.Audit, devices=None, *, runs_per_chunk: int | None = None, processes: int = 1) -> Task:
+def build(
+    config: configuration.Audit, devices=None, *, group: Group | None = None, runs_per_chunk: int | None = None
+) -> Task:
     """Loads the data, draws the split and the runs, and compiles nothing yet.
 
     Args:
         config: The audit.
         devices: JAX devices to use; None means all of this process.
+        group: This process among those that share the run directory; None means alone.
         runs_per_chunk: Chunks that the run directory was begun with; what the configuration says comes first.
-        processes: Processes that share the chunks.
     """
+    group = group or Group()
     root = jax.random.key(config.seed)
     m = config.m
     data = prepare(config, jax.random.fold_in(root, _SPLIT))
@@ -270,7 +275,7 @@ def build(config: configuration.Audit, devices=None, *, runs_per_chunk: int | No
             calibration=config.calibration_runs,
             designed=config.predictor != "batchwise",
         )
-        plan = planning.choose(mesh, len(runs), **size, processes=processes)
+        plan = planning.choose(mesh, len(runs), **size, processes=group.count)
     validity.check_both_sides(runs.signs[runs.roles == CALIBRATION])
     if config.attack in ("stacked", "auto"):
         depth = 2 if config.attack == "auto" and len(config.signals) > 1 else 1
@@ -289,6 +294,7 @@ def build(config: configuration.Audit, devices=None, *, runs_per_chunk: int | No
     model = info.model
     return Task(
         config=config,
+        group=group,
         data=data,
         info=info,
         runs=runs,

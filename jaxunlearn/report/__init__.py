@@ -4,15 +4,15 @@ Host only: NumPy, and matplotlib once something is drawn.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
+from jaxunlearn._paths import AnyPath, as_path
 from jaxunlearn._validate import not_empty
 from jaxunlearn.report.table import render, render_markdown
 
 __all__ = ["render", "render_markdown", "write_report"]
 
 
-def write_report(directories: Sequence[Path | str], *, out: Path | str | None = None) -> tuple[str, Path]:
+def write_report(directories: Sequence[AnyPath | str], *, out: AnyPath | str | None = None) -> tuple[str, AnyPath]:
     """Writes DIR/<method>/figures/*.png, DIR/overview.png and the page for one or more run directories.
 
     Args:
@@ -33,7 +33,7 @@ def write_report(directories: Sequence[Path | str], *, out: Path | str | None = 
     from jaxunlearn.report.page import write_html
 
     not_empty("directories", directories)
-    runs = [load_directory(Path(directory)) for directory in directories]
+    runs = [load_directory(as_path(directory)) for directory in directories]
     methods = [method for run in runs for method in run.methods]
     records = [method.record for method in methods]
     figures = [method_figures(method) for method in methods]
@@ -46,6 +46,6 @@ def write_report(directories: Sequence[Path | str], *, out: Path | str | None = 
         own = wide if len(runs) == 1 else overview([method.record for method in run.methods])
         own.write_png(run.path / "overview.png")
     name = "report.html" if len(runs) == 1 else "report-together.html"
-    path = Path(out) if out is not None else runs[0].path / name
+    path = as_path(out) if out is not None else runs[0].path / name
     write_html(runs, figures, (wide, overview(records, narrow=True)), path)
     return render(records), path

@@ -11,9 +11,9 @@ import io
 import re
 import textwrap
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
+from jaxunlearn._paths import AnyPath
 from jaxunlearn.records import write_bytes
 
 INK, MUTED, RULE, PAPER = "#1b1f24", "#5b6570", "#d5dae0", "#fefefe"
@@ -79,7 +79,7 @@ class Drawing:
             self.figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
         return _inline(buffer.getvalue(), prefix, self.label)
 
-    def write_png(self, path: Path) -> Path:
+    def write_png(self, path: AnyPath) -> AnyPath:
         """Writes a PNG on white with title and caption, at twice the size of the SVG."""
         figure, pad = self.figure, 14.0
         width, height = (72 * float(side) for side in figure.get_size_inches())

@@ -4,11 +4,11 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from jaxunlearn._paths import AnyPath
 from jaxunlearn._validate import InputError, require
 from jaxunlearn.records import BoundRecord, ScoreRecord, read_json, read_npz
 
@@ -25,7 +25,7 @@ class Method:
         absent: Sentences that say which optional file was left out, and why.
     """
 
-    directory: Path
+    directory: AnyPath
     record: BoundRecord
     scores: ScoreRecord | None = None
     evaluation: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
@@ -43,7 +43,7 @@ class RunDirectory:
         absent: Sentences on what was left out.
     """
 
-    path: Path
+    path: AnyPath
     manifest: dict[str, Any]
     methods: list[Method]
     absent: list[str] = dataclasses.field(default_factory=list)
@@ -56,8 +56,8 @@ def finite(value: Any) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _load_record(path: Path) -> BoundRecord:
-    data = read_json(path)
+def _load_record(path: AnyPath) -> BoundRecord:
+    data = read_json(path, "give the same command again, and the bounds are computed again")
     require(isinstance(data, Mapping), f"Expected an object in {path}; delete it and run the audit again.")
     try:
         record = BoundRecord.from_json(data)
@@ -75,11 +75,8 @@ def _load_record(path: Path) -> BoundRecord:
     return record
 
 
-def _load_scores(path: Path) -> ScoreRecord:
-    try:
-        scores = ScoreRecord.load(path)
-    except TypeError as error:
-        raise InputError(f"it lacks arrays ({error})") from error
+def _load_scores(path: AnyPath) -> ScoreRecord:
+    scores = ScoreRecord.load(path)
     require(
         scores.scores.ndim == 3
         and scores.scores.shape[:2] == scores.signs.shape
@@ -89,7 +86,11 @@ def _load_scores(path: Path) -> ScoreRecord:
     return scores
 
 
-def _optional(read: Any, path: Path, absent: list[str], default: Any) -> Any:
+def _load_evaluation(path: AnyPath) -> dict[str, np.ndarray]:
+    return read_npz(path, sealed=True)
+
+
+def _optional(read: Any, path: AnyPath, absent: list[str], default: Any) -> Any:
     if not path.exists():
         absent.append(f"There is no {path.name}.")
         return default
@@ -100,7 +101,7 @@ def _optional(read: Any, path: Path, absent: list[str], default: Any) -> Any:
         return default
 
 
-def load_method(directory: Path) -> Method:
+def load_method(directory: AnyPath) -> Method:
     """Reads DIR/<method>.
 
     Raises:
@@ -111,7 +112,7 @@ def load_method(directory: Path) -> Method:
         directory=directory,
         record=_load_record(directory / "bound.json"),
         scores=_optional(_load_scores, directory / "scores.npz", absent, None),
-        evaluation=_optional(read_npz, directory / "evaluation.npz", absent, {}),
+        evaluation=_optional(_load_evaluation, directory / "evaluation.npz", absent, {}),
         absent=absent,
     )
 
@@ -125,13 +126,12 @@ def _manifest_order(manifest: Mapping[str, Any]) -> list[str]:
     return []
 
 
-def load_directory(path: Path) -> RunDirectory:
+def load_directory(path: AnyPath) -> RunDirectory:
     """Reads a run directory.
 
     Raises:
         InputError: It does not exist, holds no bound.json, or one that is broken.
     """
-    path = Path(path)
     require(path.is_dir(), f"Expected a run directory at {path}, found none; give the --out of an audit.")
     found = sorted(child.parent for child in path.glob("*/bound.json"))
     require(

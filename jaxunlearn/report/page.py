@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from html import escape
-from pathlib import Path
 from typing import Any
 
+from jaxunlearn._paths import AnyPath, as_path
 from jaxunlearn._version import __version__
 from jaxunlearn.records import BoundRecord, write_bytes
 from jaxunlearn.report import words
@@ -17,7 +17,7 @@ from jaxunlearn.report.style import CSS
 from jaxunlearn.report.table import ABSENT, cells, clean, columns, labels, settings
 
 
-def write_page(directories: Sequence[Path], path: Path) -> Path:
+def write_page(directories: Sequence[AnyPath], path: AnyPath) -> AnyPath:
     """Writes the page for one or more run directories.
 
     Args:
@@ -30,7 +30,7 @@ def write_page(directories: Sequence[Path], path: Path) -> Path:
     Raises:
         InputError: A directory is missing or holds no readable bound.json.
     """
-    runs = [load_directory(Path(d)) for d in directories]
+    runs = [load_directory(as_path(d)) for d in directories]
     methods = [m for run in runs for m in run.methods]
     records = [m.record for m in methods]
     wide, narrow = overview(records), overview(records, narrow=True)
@@ -41,8 +41,8 @@ def write_html(
     runs: Sequence[RunDirectory],
     figures: Sequence[Sequence[Drawing | Missing]],
     overviews: tuple[Drawing, Drawing],
-    path: Path,
-) -> Path:
+    path: AnyPath,
+) -> AnyPath:
     """Writes the page from what is already loaded and drawn.
 
     Args:
@@ -73,8 +73,8 @@ def write_html(
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape(title)}</title>\n'
         f"<style>{CSS}</style>\n</head>\n<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
     )
-    write_bytes(Path(path), html.encode())
-    return Path(path)
+    write_bytes(as_path(path), html.encode())
+    return as_path(path)
 
 
 def _title(runs: Sequence[RunDirectory]) -> str:

@@ -14,7 +14,7 @@ from jaxunlearn.audit.preregistration import Preregistration
 from jaxunlearn.cli import main
 from jaxunlearn.pipeline import design_runs, outlook
 from jaxunlearn.pipeline.design_runs import Design
-from jaxunlearn.records import CALIBRATION, EVALUATION
+from jaxunlearn.records import CALIBRATION, EVALUATION, write_json
 
 SMALL = ["--m", "40", "--calibration-runs", "16", "--evaluation-runs", "6", "--seed", "5"]
 
@@ -205,7 +205,11 @@ def test_damaged_designs_are_named(tmp_path, capsys):
         (out / "design.json").write_text(content)
         with pytest.raises(InputError, match=r"design\.json|variance"):
             design_runs.load(out)
-    (out / "design.json").write_text(whole.replace('"calibration": 16', '"calibration": 17'))
+    changed = whole.replace('"calibration": 16', '"calibration": 17')
+    (out / "design.json").write_text(changed)
+    with pytest.raises(InputError, match="design.json is damaged.*restore it"):
+        design_runs.load(out)
+    write_json(out / "design.json", json.loads(changed))
     with pytest.raises(InputError, match="23 runs"):
         design_runs.load(out)
 

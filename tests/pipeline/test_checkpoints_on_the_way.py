@@ -11,6 +11,7 @@ from jaxunlearn.audit.headline import evaluate
 from jaxunlearn.pipeline import audit as pipeline
 from jaxunlearn.pipeline import bounding
 from jaxunlearn.pipeline import task as tasks
+from jaxunlearn.pipeline.population import train_population
 
 CONSTANT = ["--training.descent.schedule", "constant"]
 STEPS = (0, 2, 5)
@@ -18,7 +19,7 @@ STEPS = (0, 2, 5)
 
 def trained(config, rewind):
     task = tasks.build(config)
-    population, _ = pipeline.train_population(task, {rewind})
+    population, _ = train_population(task, {rewind})
     return [population.load(number, rows, rewind) for number, rows in enumerate(task.chunks)]
 
 
@@ -68,7 +69,7 @@ def test_the_trajectory_begins_with_the_trained_model_and_ends_with_the_unlearne
     assert not np.array_equal(stored["scores"][1], stored["scores"][2])
     assert record["epsilon"] == read(finished, "finetune")["epsilon"]
     before = tasks.build(CONFIG)
-    population, _ = pipeline.train_population(tasks.build(dataclasses.replace(CONFIG, out=finished)))
+    population, _ = train_population(tasks.build(dataclasses.replace(CONFIG, out=finished)))
     rows = before.chunks[0]
     member = before.chunk(rows, stage=tasks.UNLEARNING).member
     scores = np.asarray(before.score(population.load(0, rows), member)["scores"])[: rows.stop]

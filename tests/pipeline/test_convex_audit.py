@@ -14,6 +14,7 @@ from jaxunlearn._validate import InputError
 from jaxunlearn.audit import bounds
 from jaxunlearn.certificates import gaussian_delta
 from jaxunlearn.pipeline import convex
+from jaxunlearn.records import read_json
 
 SMALL = {"calibration_runs": 20, "evaluation_draws": 2000}
 AT_DELTA = ("pairwise", "fair", "tuned")
@@ -165,7 +166,7 @@ def test_a_directory_holds_records_fits_and_figures(tmp_path):
     records = convex.run(chosen)
     for record in records:
         folder = tmp_path / record.problem
-        assert json.loads((folder / "convex.json").read_text()) == json.loads(json.dumps(record.to_json()))
+        assert read_json(folder / "convex.json") == json.loads(json.dumps(record.to_json()))
         with np.load(folder / "convex.npz") as fits:
             assert fits["mean"].shape == (2, 2, len(record.retained))
         assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")

@@ -1,6 +1,7 @@
 """Kills, interrupts, damage and full disks: the same command goes on, and the results are the same to the bit."""
 
 import errno
+import json
 import os
 import random
 import shutil
@@ -51,7 +52,7 @@ def halted(copy, monkeypatch):
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "other arrays", "gone"])
-def test_a_damaged_chunk_of_scores_is_computed_again(finished, halted, damage):
+def test_a_damaged_chunk_of_scores_is_computed_again(finished, halted, capsys, damage):
     path = halted / "finetune" / "chunks" / "chunk-00000.npz"
     data = bytearray(path.read_bytes())
     if damage == "cut":
@@ -65,33 +66,46 @@ def test_a_damaged_chunk_of_scores_is_computed_again(finished, halted, damage):
         np.savez(path, other=np.zeros(3))
     else:
         path.unlink()
+    capsys.readouterr()
     assert audit(halted, "--methods", "finetune") == 0
+    said = capsys.readouterr().err
+    assert said.count("\n") == (damage != "gone") and (not said or f"{path} is damaged" in said), said
     assert results(halted, "finetune") == results(finished, "finetune")
 
 
-@pytest.mark.parametrize("damage", ["a file gone", "all gone", "cut"])
-def test_a_damaged_checkpoint_says_what_to_delete_and_then_heals(finished, copy, capsys, damage):
+@pytest.mark.parametrize("damage", ["a file gone", "all gone", "cut", "flipped"])
+def test_a_damaged_checkpoint_is_trained_again(finished, copy, capsys, damage):
     shutil.rmtree(copy / "finetune")
     checkpoint = copy / "population" / "chunk-00000"
     if damage == "all gone":
         shutil.rmtree(checkpoint)
     else:
-        for path in checkpoint.glob("**/d/*"):
-            path.unlink() if damage == "a file gone" else path.write_bytes(path.read_bytes()[:7])
-    assert audit(copy, "--methods", "finetune") == 2
-    error = capsys.readouterr().err
-    commit = checkpoint.with_suffix(".json")
-    assert error.count("\n") == 1 and f"delete {commit}" in error
-    commit.unlink()
+        shard = max(checkpoint.glob("**/d/*"), key=lambda path: path.stat().st_size)
+        data = bytearray(shard.read_bytes())
+        if damage == "a file gone":
+            shard.unlink()
+        elif damage == "cut":
+            shard.write_bytes(data[:7])
+        else:
+            data[len(data) // 2] ^= 1
+            shard.write_bytes(data)
     assert audit(copy, "--methods", "finetune") == 0
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and f"{checkpoint} is damaged" in said and "trained again" in said, said
     assert results(copy, "finetune") == results(finished, "finetune")
+    assert json.loads((copy / "manifest.json").read_text())["population"]["trained_runs"] == (
+        0 if damage == "flipped" else 20  # the sizes are right: found when it was needed
+    )
+    assert audit(copy, "--methods", "finetune") == 0 and capsys.readouterr().err == ""
 
 
-def test_a_checkpoint_without_its_commit_is_trained_again(finished, copy):
+def test_a_checkpoint_without_its_commit_is_trained_again(finished, copy, capsys):
     shutil.rmtree(copy / "finetune")
     (copy / "population" / "chunk-00000.json").unlink()
     shutil.rmtree(copy / "population" / "chunk-00000" / "d")
     assert audit(copy, "--methods", "finetune") == 0
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "chunk-00000 has no commit file chunk-00000.json" in said, said
     assert results(copy, "finetune") == results(finished, "finetune")
 
 

@@ -205,7 +205,7 @@ def test_preregistrations_of_fixed_audits_are_as_before_and_sequential_ones_name
     assert plan.sequential and plan.warmup == WARMUP and plan.claim_epsilon == 3 and plan.bounds == ("e_process",)
     assert stored["config"].keys() == configuration.audit_identity(dataclasses.replace(CONFIG, sequential=True)).keys()
     plan_of = dataclasses.replace(CONFIG, sequential=True)
-    assert records.read_json(stopped / "population" / "preregistrations.json") == [
+    assert records.read_json(stopped / "population" / "preregistrations.json")["entries"] == [
         {k: v for k, v in plan.to_json().items() if k not in ("L", "claim_epsilon")}
         | configuration.attack_terms(plan_of)
         | {"trajectory": []}
