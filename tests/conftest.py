@@ -18,6 +18,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 # Tests build the same small programs again and again; within a session each is compiled once.
 _CACHE = tempfile.TemporaryDirectory(prefix="jaxunlearn-tests-")
+os.environ["JAXUNLEARN_CACHE"] = _CACHE.name  # plans that a test measures are no business of the user's
 jax.config.update("jax_compilation_cache_dir", _CACHE.name)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

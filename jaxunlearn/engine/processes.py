@@ -8,6 +8,7 @@ goes on from what is there, with as many processes as there are then.
 
 import contextlib
 import os
+import sys
 import threading
 import time
 import uuid
@@ -147,6 +148,10 @@ class Group:
         while not ready():
             if not self._alive(owner):
                 self._adopted.add(owner)
+                print(
+                    f"jaxunlearn: process {owner} has not been heard of for {self.patience:g} s: its chunks are taken over.",
+                    file=sys.stderr,
+                )
                 return False
             time.sleep(POLL_SECONDS)
         return True

@@ -88,6 +88,7 @@ class PopulationTrainer:
 
     def facts(self) -> dict[str, Any]:
         """What the report says of the population: "seconds" of training, "trained_runs" of them now, "reused_runs"."""
+        self.population.flush()
         final, chunks = self.population.stores[0], self.task.chunks
         numbers = self._asked if self.task.group.count == 1 else filter(final.done, range(len(chunks)))
         asked = {number: chunks[number].stop - chunks[number].start for number in numbers}

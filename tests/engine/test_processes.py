@@ -1,0 +1,140 @@
+"""Processes that share a run directory, as threads with a group each."""
+
+import json
+import threading
+import time
+
+import pytest
+
+from jaxunlearn._validate import InputError
+from jaxunlearn.engine import processes
+from jaxunlearn.engine.processes import Group, join
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(processes, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(processes, "POLL_SECONDS", 0.01)
+    monkeypatch.setenv(processes.PATIENCE_VARIABLE, "1")
+
+
+def together(directory, *works):
+    """Runs one function of its group per process; returns what they returned or raised."""
+    out = [None] * len(works)
+
+    def body(index):
+        group = Group(index, len(works))
+        try:
+            with group.working(directory):
+                out[index] = works[index](group)
+        except Exception as error:
+            out[index] = error
+
+    threads = [threading.Thread(target=body, args=(i,)) for i in range(len(works))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    return out
+
+
+def test_chunks_go_by_turns():
+    groups = [Group(i, 3) for i in range(3)]
+    assert [[n for n in range(7) if group.mine(n)] for group in groups] == [[0, 3, 6], [1, 4], [2, 5]]
+    assert [group.first for group in groups] == [True, False, False]
+
+
+def test_alone_there_is_nothing_to_wait_for(tmp_path):
+    group = Group()
+    with group.working(tmp_path):
+        group.announce("x")
+        group.follow("x")
+        group.await_end()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_others_follow_and_the_first_waits_for_chunks(tmp_path):
+    seen = []
+
+    def first(group):
+        time.sleep(0.3)
+        seen.append("announced")
+        group.announce("opened")
+        assert group.wait_for(1, (tmp_path / "chunk").exists)
+        seen.append("merged")
+        group.await_end()
+
+    def other(group):
+        group.follow("opened")
+        seen.append("followed")
+        time.sleep(0.3)
+        (tmp_path / "chunk").touch()
+        group.await_end()
+        seen.append("left")
+
+    assert together(tmp_path, first, other) == [None, None]
+    assert seen == ["announced", "followed", "merged", "left"]
+    assert {json.loads((tmp_path / "processes" / f"{i}.json").read_text())["state"] for i in range(2)} == {"done"}
+
+
+def test_what_an_earlier_session_left_is_not_believed(tmp_path):
+    (tmp_path / "processes").mkdir()
+    for index, left in enumerate([{"state": "done", "opened": ["opened"]}, {"state": "failed", "error": "old"}]):
+        (tmp_path / "processes" / f"{index}.json").write_text(json.dumps(left))
+    seen = []
+
+    def first(group):
+        time.sleep(0.3)
+        seen.append("announced")
+        group.announce("opened")
+        assert group.wait_for(1, lambda: "followed" in seen)
+        group.await_end()
+
+    def other(group):
+        group.follow("opened")
+        seen.append("followed")
+        group.await_end()
+
+    assert together(tmp_path, first, other) == [None, None]
+    assert seen == ["announced", "followed"]
+
+
+def test_a_failure_is_passed_on_at_once_with_its_words(tmp_path):
+    def first(group):
+        group.wait_for(1, lambda: False)
+
+    def other(group):
+        raise InputError("Expected seed=-1 >= 0.")
+
+    began = time.time()
+    told, own = together(tmp_path, first, other)
+    assert str(own) == "Expected seed=-1 >= 0." and "Process 1 of 2 failed: Expected seed=-1 >= 0." in str(told)
+    assert time.time() - began < 1
+
+
+def test_chunks_of_a_silent_process_are_taken_over(tmp_path):
+    group = Group(0, 2)
+    with group.working(tmp_path):
+        assert not group.mine(1) and not group.mine(3)
+        assert not group.wait_for(1, lambda: False)
+        assert group.mine(1) and group.mine(3)
+        group.await_end()  # which does not wait for it again
+
+
+def test_without_the_first_process_the_others_end(tmp_path):
+    group = Group(1, 2)
+    with pytest.raises(InputError, match="Process 0 of 2 .* 1 s.*same commands again"), group.working(tmp_path):
+        group.follow("opened")
+
+
+@pytest.mark.parametrize("arguments", [(2, 2), (-1, 2), (0, 0)])
+def test_impossible_numbers_are_refused(arguments):
+    with pytest.raises(InputError, match="process"):
+        Group(*arguments)
+
+
+def test_joining_by_hand_or_alone():
+    assert (join().index, join().count) == (0, 1)
+    group = join(num_processes=4, process_id=3)
+    assert (group.index, group.count) == (3, 4)

@@ -1,0 +1,117 @@
+"""Real processes in one run directory: spread evenly, killed, taken over; the results are the same."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from small_audits import SMALL, audit, read, results
+
+from jaxunlearn import records
+
+CHUNKED = ["--runs-per-chunk", "4", "--methods", "retrain", "finetune"]
+
+
+def free_port():
+    with socket.socket() as sock:
+        sock.bind(("localhost", 0))
+        return sock.getsockname()[1]
+
+
+def start(out, index, *extra, patience=60, environment):
+    command = [sys.executable, "-m", "jaxunlearn.cli", "audit", "digits", "--out", str(out), *SMALL, *CHUNKED, *extra]
+    command += ["--num-processes", "2", "--process-id", str(index)]
+    env = os.environ | environment | {"JAX_NUM_CPU_DEVICES": "2", "JAXUNLEARN_PATIENCE": str(patience)}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+
+
+def finish(processes, seconds=180):
+    said = [process.communicate(timeout=seconds) for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes), said
+    return said
+
+
+def wait_for(condition, seconds=120):
+    until = time.time() + seconds
+    while not condition():
+        assert time.time() < until
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    return {"JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("programs"))}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    out = tmp_path_factory.mktemp("alone") / "run"
+    assert audit(out, *CHUNKED) == 0
+    return out
+
+
+def same(out, alone):
+    """Equal to the bit here, where all take the same plan on the same kind of core."""
+    for method in ("retrain", "finetune"):
+        found, expected = (records.read_npz(d / method / "scores.npz") for d in (out, alone))
+        for name, values in expected.items():
+            np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=1e-6, err_msg=name)
+        assert abs(read(out, method)["epsilon"] - read(alone, method)["epsilon"]) < 1e-3
+    return True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("coordinated", [True, False])
+def test_two_processes_of_two_devices_give_what_one_gives(alone, tmp_path, coordinated, environment):
+    extra = ["--coordinator", f"localhost:{free_port()}"] if coordinated else []
+    said = finish([start(tmp_path / "run", index, *extra, environment=environment) for index in range(2)])
+    assert same(tmp_path / "run", alone) and "finetune" in said[0][0] and said[1][0] == ""
+    manifest = records.read_json(tmp_path / "run" / "manifest.json")
+    assert manifest["processes"] == 2 and manifest["population"]["trained_runs"] == 20
+    # Whoever comes later, alone, finds everything done.
+    before = results(tmp_path / "run", "finetune")
+    assert audit(tmp_path / "run", *CHUNKED) == 0
+    assert results(tmp_path / "run", "finetune") == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_one_of_two_is_killed_and_both_are_started_again(alone, tmp_path, victim, environment):
+    out = tmp_path / "run"
+    processes = [start(out, index, patience=3, environment=environment) for index in range(2)]
+    wait_for(lambda: len(list((out / "population").glob("chunk-*.json"))) >= 2)
+    processes[victim].send_signal(signal.SIGKILL)
+    said = [process.communicate(timeout=180) for process in processes]
+    survivor = processes[1 - victim]
+    if victim == 1:  # the first one has taken over
+        assert survivor.returncode == 0 and "taken over" in said[0][1], said
+        assert same(out, alone)
+    else:
+        assert survivor.returncode == 2 and "Process 0 of 2 has not been heard of" in said[1][1], said
+    finish([start(out, index, environment=environment) for index in range(2)])
+    assert same(out, alone)
+    assert not list(out.rglob("*tmp*"))
+
+
+@pytest.mark.slow
+def test_a_sequential_audit_in_two_processes(tmp_path, environment):
+    claim = ["--claim-epsilon", "2"]
+    assert audit(tmp_path / "alone", *CHUNKED, *claim) == 0
+    finish([start(tmp_path / "two", index, *claim, environment=environment) for index in range(2)])
+    for method in ("retrain", "finetune"):
+        two, one = (read(tmp_path / name, method) for name in ("two", "alone"))
+        assert two["sequential"]["path"] == pytest.approx(one["sequential"]["path"], abs=1e-3)
+        assert two["evaluation_runs"] == one["evaluation_runs"]
+
+
+@pytest.mark.slow
+def test_a_failure_of_the_first_ends_the_other(tmp_path, environment):
+    bad = ["--method.finetune.epochs", "0", "--trajectory", "100000"]
+    processes = [start(tmp_path / "run", index, *bad, environment=environment) for index in range(2)]
+    said = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [2, 2]
+    assert "trajectory" in said[0] and "trajectory" in said[1]
