@@ -1,5 +1,6 @@
 """Train once, unlearn with every method, score, bound: the stages of ``jaxunlearn audit``."""
 
+import contextlib
 import datetime
 import importlib.metadata
 import platform
@@ -74,7 +75,7 @@ def _run(
     folders = {name: open_method(directory, name, identity) for name, (_, identity) in methods.items()}
     models = {name: models_store(task, folders[name], identity) for name, (_, identity) in methods.items()}
     found = {name: finished.look(folder, task.runs, config.trajectory) for name, folder in folders.items()}
-    kept = {name: models_kept(task, models[name]) for name in methods}
+    kept = {name: models_kept(task, models[name], len(task.runs)) for name in methods}
     todo = [name for name in methods if not (found[name].whole and kept[name])]
     trainer = PopulationTrainer(task, {u.rewind for u in unlearners.values()})
     with trainer:
@@ -211,31 +212,31 @@ def unlearn_and_score(
     steps = sum(total_steps(phase, task.engine.sizes) for phase in unlearner.phases)
     bar = Bar(name, len(task.runs), steps, task.config.quiet)
     parts: list[dict[str, np.ndarray]] = []
-    for number, rows in enumerate(task.chunks):
-        runs = rows.stop - rows.start
-        part = read_scores(task, folder, number, models)
-        if part is not None:
-            bar.skip(runs)
-        else:
-            progress = bar.chunk(runs, max(1, len(runners)))
-            part = unlearn_chunk(task, unlearner, runners, population, number, salt, progress, models)
-            write_scores(task, folder, number, part)
-        parts.append(part)
-    if models is not None:
-        models.flush()
+    with models.writer if models is not None else contextlib.nullcontext():
+        for number, rows in enumerate(task.chunks):
+            runs = rows.stop - rows.start
+            part = read_scores(task, folder, number, models)
+            if part is not None:
+                bar.skip(runs)
+            else:
+                progress = bar.chunk(runs, max(1, len(runners)))
+                part = unlearn_chunk(task, unlearner, runners, population, number, salt, progress, models)
+                write_scores(task, folder, number, part)
+            parts.append(part)
     bar.close()
     scores, seconds = collect(task, parts, len(task.runs))
     on_the_way = {t: collect(task, parts, len(task.runs), _at(t))[0] for t in task.config.trajectory}
     return scores, on_the_way, seconds
 
 
-def models_kept(task: Task, models: store.ParamsStore | None) -> bool:
-    """Whether all unlearned models that are to be kept are on disk; a damaged chunk of them is said."""
+def models_kept(task: Task, models: store.ParamsStore | None, runs: int) -> bool:
+    """Whether the unlearned models of the first ``runs`` runs are on disk, if they are to be; a damaged chunk is said."""
     if models is None:
         return True
-    for damage in filter(None, map(models.damage, range(len(task.chunks)))):
-        store.notice(f"{damage.rstrip('.')}: its runs are unlearned again.")
-    return all(models.done(number) for number in range(len(task.chunks)))
+    numbers = [number for number, rows in enumerate(task.chunks) if rows.start < runs]
+    for damage in filter(None, map(models.damage, numbers)):
+        store.notice(f"{damage}: its runs are unlearned again.")
+    return all(map(models.done, numbers))
 
 
 def read_scores(

@@ -4,6 +4,7 @@ The run directory is that of the audit with a fixed number of runs, but chunks o
 claim, or more runs, go on where the audit ended, with the same results to the bit as if it had been asked at once.
 """
 
+import contextlib
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -64,10 +65,11 @@ def run(
         for name, (_, identity) in methods.items():
             folder = audit.open_method(config.directory, name, identity)
             folders.append(folder)
+            models = models_store(task, folder, identity)
             record = _finished(folder, plan)
-            if record is None:
-                models = models_store(task, folder, identity)
-                record = _follow(task, name, unlearners[name], trainer, plan, folder, notes, models)
+            if record is None or not audit.models_kept(task, models, record.calibration_runs + record.evaluation_runs):
+                with models.writer if models is not None else contextlib.nullcontext():
+                    record = _follow(task, name, unlearners[name], trainer, plan, folder, notes, models)
                 with store.disk_errors(folder):
                     records.write_json(folder / "bound.json", record.to_json())
             most = max(most, record.calibration_runs + record.evaluation_runs)
@@ -122,8 +124,6 @@ def _follow(
             runs += 1
         if test.falsified:
             break
-    if models is not None:
-        models.flush()
     found, seconds = audit.collect(task, parts, runs)
     lost = int(found.failed[: config.warmup].sum())
     record, evaluated = test.record(
