@@ -92,6 +92,13 @@ def require_manifest(path: AnyPath, *witnesses: AnyPath) -> None:
             raise InputError(f"{path} is missing beside {' and '.join(left)}. {_LOST[path.name]}")
 
 
+def sweep(*folders: AnyPath) -> None:
+    """Deletes temporary files that a kill left; to be called by whoever holds the lock."""
+    for folder in filter(is_local, folders):
+        for stray in folder.glob(".*.tmp"):
+            stray.unlink(missing_ok=True)
+
+
 def notice(text: str) -> None:
     """Says on standard error, in one line, what was found damaged and what is done."""
     print(f"jaxunlearn: {text}", file=sys.stderr, flush=True)

@@ -159,6 +159,7 @@ def open_method(directory: AnyPath, name: str, identity: dict[str, Any]) -> AnyP
     folder = directory / configuration.method_directory_name(name)
     results = [folder / name for name in ("bound.json", "scores.npz", "chunks", "models")]
     with store.disk_errors(folder):
+        store.sweep(directory, folder, folder / "chunks", folder / "models")
         if not any(path.exists() for path in results):
             (folder / "method.json").unlink(missing_ok=True)  # nothing was computed with it: it binds nobody
     store.require_manifest(folder / "method.json", *results)

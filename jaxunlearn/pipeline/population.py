@@ -78,6 +78,7 @@ class PopulationTrainer:
     def __enter__(self) -> "PopulationTrainer":
         with contextlib.ExitStack() as stack:
             stack.enter_context(store.exclusive(self.task.config.population_directory))
+            store.sweep(*(chunks.directory for chunks in self.population.stores.values()))
             self._manifest = self._open_manifest()
             self.seconds = float(self._manifest.get("seconds", 0.0))
             self._lock = stack.pop_all()
