@@ -92,6 +92,13 @@ def require_manifest(path: AnyPath, *witnesses: AnyPath) -> None:
             raise InputError(f"{path} is missing beside {' and '.join(left)}. {_LOST[path.name]}")
 
 
+def sweep(*folders: AnyPath) -> None:
+    """Deletes temporary files that a kill left; to be called by whoever holds the lock."""
+    for folder in filter(is_local, folders):
+        for stray in folder.glob(".*.tmp"):
+            stray.unlink(missing_ok=True)
+
+
 def notice(text: str) -> None:
     """Says on standard error, in one line, what was found damaged and what is done."""
     print(f"jaxunlearn: {text}", file=sys.stderr, flush=True)
@@ -182,10 +189,16 @@ class Writer:
             self._job = None
             job.result()
 
-    def close(self) -> None:
-        """Waits for what is being written; an error is dropped, for one that is raised already."""
-        with contextlib.suppress(Exception):
+    def __enter__(self) -> "Writer":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *details: Any) -> None:
+        """Waits for what is being written, whatever happened; its error is raised unless another is already."""
+        if kind is None:
             self.flush()
+        else:
+            with contextlib.suppress(Exception):
+                self.flush()
 
 
 class ParamsStore:
@@ -205,6 +218,9 @@ class ParamsStore:
         process: This process's index where several share one JAX program and each writes chunks of its own: no save or load
             then waits for another process. None in a program of one process.
         writer: The thread that writes, where several stores share one.
+
+    Attributes:
+        writer: The thread that writes.
     """
 
     def __init__(
@@ -212,7 +228,7 @@ class ParamsStore:
     ):
         self.directory = absolute(directory)
         self._identity = None if identity is None else records.digest(identity)
-        self._process, self._writer = process, writer or Writer()
+        self.writer = writer or Writer()
         self._checkpointer = _Checkpointer(process)
         self._reader = ThreadPoolExecutor(1, "jaxunlearn-read")
         self._writing: int | None = None
@@ -228,10 +244,12 @@ class ParamsStore:
         """What the commit file says: "runs" and whatever else was given to ``save``, "schema", "version", "files".
 
         Raises:
-            Damaged: It, or the size of a file, is not as it was written.
-            InputError: There is none, or the models were made with other settings.
+            Damaged: It is not there, or it or the size of a file is not as it was written.
+            InputError: The models were made with other settings.
         """
         path = self._commit(chunk)
+        if not path.exists():
+            raise records.Damaged(f"{self._path(chunk)} has no commit file {path.name}.")
         facts = records.read_json(path)
         known = isinstance(facts, dict) and isinstance(facts.get("files"), dict)
         if not known or facts.get("schema") != records.SCHEMA:
@@ -257,13 +275,12 @@ class ParamsStore:
             InputError: It holds models that were made with other settings.
         """
         self._settle(chunk)
-        if not self._commit(chunk).exists():
-            left = self._path(chunk).exists()
-            return f"{self._path(chunk)} has no commit file {self._commit(chunk).name}" if left else None
+        if not self._commit(chunk).exists() and not self._path(chunk).exists():
+            return None
         try:
             self.facts(chunk)
         except records.Damaged as error:
-            return str(error)
+            return str(error).rstrip(".")
         return None
 
     def done(self, chunk: int) -> bool:
@@ -288,7 +305,7 @@ class ParamsStore:
             InputError: The write before this one failed; this chunk is then not written.
         """
         self._ahead = None
-        self._writer.submit(lambda: self._write(chunk, params, dict(facts)))
+        self.writer.submit(lambda: self._write(chunk, params, dict(facts)))
         self._writing = chunk
 
     def flush(self) -> None:
@@ -297,7 +314,7 @@ class ParamsStore:
         Raises:
             InputError: The disk is full, or cannot be written.
         """
-        self._writer.flush()
+        self.writer.flush()
         self._writing = None
 
     def _write(self, chunk: int, params: Any, facts: dict[str, Any]) -> None:
@@ -337,8 +354,8 @@ class ParamsStore:
             like: A pytree of ``jax.ShapeDtypeStruct`` with the expected structure; None takes any.
 
         Raises:
-            Damaged: The checkpoint is not as it was written, or holds other arrays.
-            InputError: It is not there.
+            Damaged: The checkpoint is not there or not as it was written, or holds other arrays.
+            InputError: The models were made with other settings.
         """
         self._settle(chunk)
         if self._ahead is not None and self._ahead[0] == chunk:
@@ -491,7 +508,14 @@ def register(path: AnyPath, entry: Any) -> list[Any]:
         "it lists all terms under which these runs were bounded: restore it from a copy, or train new models in another "
         "--population directory with another --seed"
     )
-    entries = records.read_json(path, fix)["entries"] if path.exists() else []
+    found = records.read_json(path, fix) if path.exists() else {"schema": records.SCHEMA, "entries": []}
+    if (
+        not isinstance(found, dict)
+        or found.get("schema") != records.SCHEMA
+        or not isinstance(found.get("entries"), list)
+    ):
+        raise records.Damaged(f"{path} is not as this version writes it; {fix}.")
+    entries = found["entries"]
     if entry not in entries:
         with disk_errors(path.parent):
             records.write_json(path, {"schema": records.SCHEMA, "version": __version__, "entries": [*entries, entry]})

@@ -73,7 +73,7 @@ def _run(task: Task, methods: Methods, plan: Preregistration, began: float) -> l
     config, group = task.config, task.group
     manifest, works, trainer = open_all(task, methods, plan)
     found = {work.name: finished.look(work.folder, task.runs, config.trajectory) for work in works}
-    kept = {work.name: work.models_kept() for work in works}
+    kept = {work.name: work.models_kept(len(task.runs)) for work in works}
     todo = [work for work in works if not (found[work.name].whole and kept[work.name])]
     with trainer:
         if config.keep != "none" or not all(found[work.name].scored for work in todo):
@@ -134,6 +134,10 @@ def open_all(
         MethodRuns(task, name, method, open_method(directory, name, method[1]), trainer)
         for name, method in methods.items()
     ]
+    if task.group.first:  # nobody else writes yet
+        folders = [work.folder for work in works]
+        places = [place for folder in folders for place in (folder, folder / "chunks", folder / "models")]
+        store.sweep(directory, *places, *(chunks.directory for chunks in trainer.population.stores.values()))
     task.group.announce(OPENED)
     return manifest, works, trainer
 

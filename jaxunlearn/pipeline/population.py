@@ -70,10 +70,7 @@ class PopulationTrainer:
         lock, self._lock = self._lock, None
         assert lock is not None  # entered
         with lock:  # which others may have once nothing is being written any more
-            if kind is None:
-                self.population.flush()
-            else:
-                self.population.writer.close()
+            self.population.writer.__exit__(kind, *details)
 
     def _open_manifest(self) -> None:
         directory = self.task.config.population_directory

@@ -50,8 +50,12 @@ def run(task: Task, methods: audit.Methods, plan: Preregistration, began: float)
         notes = [NOTE, *(audit.other_looks(config, plan) if group.first else [])]
         for work in works:
             record = _finished(work.folder, plan)
-            if record is None:
-                record = _follow(work, plan, notes)
+            if record is None or not work.models_kept(record.calibration_runs + record.evaluation_runs):
+                with work.writing():
+                    record = _follow(work, plan, notes)
+                if group.first:
+                    with store.disk_errors(work.folder):
+                        records.write_json(work.folder / "bound.json", record.to_json())
             most = max(most, record.calibration_runs + record.evaluation_runs)
         if group.first:
             runs = {"calibration": config.warmup, "evaluation": most - config.warmup}
@@ -99,7 +103,6 @@ def _follow(work: MethodRuns, plan: Preregistration, notes: list[str]) -> BoundR
             runs += 1
         if test.falsified:
             break
-    work.flush()
     found, seconds = collect(task, parts, runs)
     lost = int(found.failed[: config.warmup].sum())
     record, evaluated = test.record(
@@ -115,7 +118,6 @@ def _follow(work: MethodRuns, plan: Preregistration, notes: list[str]) -> BoundR
         with store.disk_errors(work.folder):
             found.save(work.folder / "scores.npz")
             records.write_npz(work.folder / "evaluation.npz", **evaluated)
-            records.write_json(work.folder / "bound.json", record.to_json())
     return record
 
 

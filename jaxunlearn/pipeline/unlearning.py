@@ -1,5 +1,6 @@
 """One method's runs: unlearned, scored and kept on disk chunk by chunk, by all processes of the audit together."""
 
+import contextlib
 import time
 import zlib
 from collections.abc import Callable, Sequence
@@ -63,13 +64,13 @@ class MethodRuns:
     def _phases(self, form: str) -> Sequence[Phase]:
         return make_unlearner(self.task, self.name, self._factory, form).phases
 
-    def models_kept(self) -> bool:
-        """Whether all unlearned models that are to be kept are on disk; a damaged chunk of them is said."""
+    def models_kept(self, runs: int) -> bool:
+        """Whether the unlearned models of the first ``runs`` runs are on disk, if they are to be; damage is said."""
         if self.models is None:
             return True
-        numbers = range(len(self.task.chunks))
+        numbers = [number for number, rows in enumerate(self.task.chunks) if rows.start < runs]
         for damage in filter(None, map(self.models.damage, numbers)):
-            store.notice(f"{damage.rstrip('.')}: its runs are unlearned again.")
+            store.notice(f"{damage}: its runs are unlearned again.")
         return all(map(self.models.done, numbers))
 
     def all(self) -> tuple[ScoreRecord, dict[int, ScoreRecord], dict[str, float]] | None:
@@ -83,13 +84,13 @@ class MethodRuns:
         own = [number for number in range(len(task.chunks)) if group.mine(number)]
         bar = Bar(self.name, sum(map(self._count, own)), self.steps, task.config.quiet)
         self.prepare()
-        parts = {number: self.part(number, bar) for number in own}
-        self.flush()
+        with self.writing():
+            parts = {number: self.part(number, bar) for number in own}
         bar.close()
         if not group.first:
             return None
-        ordered = [parts.get(number) or self.awaited(number) for number in range(len(task.chunks))]
-        self.flush()
+        with self.writing():
+            ordered = [parts.get(number) or self.awaited(number) for number in range(len(task.chunks))]
         scores, seconds = collect(task, ordered, len(task.runs))
         on_the_way = {t: collect(task, ordered, len(task.runs), _at(t))[0] for t in task.config.trajectory}
         return scores, on_the_way, seconds
@@ -99,10 +100,9 @@ class MethodRuns:
         if self.task.group.count > 1 and self.task.group.first:
             _ = self._runners
 
-    def flush(self) -> None:
-        """Waits until all models that are kept are on disk."""
-        if self.models is not None:
-            self.models.flush()
+    def writing(self) -> contextlib.AbstractContextManager[Any]:
+        """A context that ends once all models that are kept are on disk."""
+        return contextlib.nullcontext() if self.models is None else self.models.writer
 
     def _count(self, number: int) -> int:
         rows = self.task.chunks[number]

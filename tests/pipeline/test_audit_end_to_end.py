@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jaxunlearn import records
 from jaxunlearn.cli import main
 
 SMALL = ["--calibration-runs", "8", "--evaluation-runs", "4", "--pool-size", "60", "--model", "linear", "--quiet"]
@@ -155,7 +156,7 @@ def test_defaults_of_another_version_do_not_replace_what_was_preregistered(tmp_p
     assert audit(tmp_path, "--methods", "finetune") == 0
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     manifest["preregistration"]["r_grid"] = [20, 30, 40]
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    records.write_json(tmp_path / "manifest.json", manifest)
     assert audit(tmp_path, "--methods", "ascent") == 2
     assert "r_grid=(20, 30, 40) as preregistered" in capsys.readouterr().err
     assert not (tmp_path / "ascent").exists()

@@ -109,6 +109,13 @@ def test_a_checkpoint_without_its_commit_is_trained_again(finished, copy, capsys
     assert results(copy, "finetune") == results(finished, "finetune")
 
 
+def test_temporary_files_that_a_kill_left_are_swept_up(copy):
+    for folder in (copy, copy / "finetune", copy / "population"):
+        (folder / ".manifest.json.123.tmp").write_text("{")
+    assert audit(copy, "--methods", "finetune") == 0
+    assert not list(copy.rglob("*.tmp"))
+
+
 def test_a_disk_that_fills_up_at_any_write_loses_nothing(finished, tmp_path, monkeypatch, capsys):
     out, fsync = tmp_path / "run", os.fsync
     for free in range(1, 30):

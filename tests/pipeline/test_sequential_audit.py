@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import shutil
 
+import jax
 import numpy as np
 import pytest
 from small_audits import CONFIG, M, audit, interrupt, read, results
@@ -15,6 +17,7 @@ from jaxunlearn.audit import null
 from jaxunlearn.audit.preregistration import Preregistration
 from jaxunlearn.pipeline import anytime, task
 from jaxunlearn.pipeline import audit as pipeline
+from jaxunlearn.pipeline.population import load_models
 from jaxunlearn.records import CALIBRATION, EVALUATION, ScoreRecord
 
 WARMUP, MOST = 4, 20
@@ -214,3 +217,22 @@ def test_preregistrations_of_fixed_audits_are_as_before_and_sequential_ones_name
         dataclasses.replace(fixed, claim_epsilon=1.0)
     with pytest.raises(InputError, match="e_process"):
         dataclasses.replace(plan, bounds=("evidence",))
+
+
+@pytest.mark.slow
+def test_models_are_kept_or_deleted_and_damage_is_mended(stopped, tmp_path, capsys):
+    out = shutil.copytree(stopped, tmp_path / "copy")
+    assert sequential(out, "--methods", "finetune", "--claim-epsilon", 3, "--keep", "all") == 0
+    params, roles, indices = load_models(out, "finetune")
+    runs = len(roles)
+    assert {leaf.shape[0] for leaf in jax.tree.leaves(params)} == {runs} and (roles[:WARMUP] == 0).all()
+    np.testing.assert_array_equal(indices, records.read_npz(out / "signs.npz")["indices"][:runs])
+    for name in ("bound.json", "scores.npz", "evaluation.npz", "chunks/chunk-00000.npz"):
+        path = out / "finetune" / name
+        path.write_bytes(path.read_bytes()[:-70])
+    capsys.readouterr()
+    assert sequential(out, "--methods", "finetune", "--claim-epsilon", 3, "--keep", "none") == 0
+    said = capsys.readouterr().err
+    assert "computed again from the chunks of scores" in said and "chunk-00000.npz is damaged" in said
+    assert results(out, "finetune") == results(stopped, "finetune")
+    assert not list((out / "population").glob("chunk-*")) and (out / "population" / "preregistrations.json").exists()
