@@ -1,4 +1,4 @@
-"""The command line: ``jaxunlearn audit | design | bound | convex | report``."""
+"""The command line: ``jaxunlearn audit | design | bound | convex | status | report``."""
 
 import contextlib
 import dataclasses
@@ -23,6 +23,7 @@ jaxunlearn {version}: find out whether a model has really forgotten.
   jaxunlearn design [options]          write down which data are in which run, for runs in any framework
   jaxunlearn bound [options]           bound epsilon from scores that you have already
   jaxunlearn convex [options]          audit certified unlearning on convex losses, beside certificate and truth
+  jaxunlearn status DIR                how far an audit is, how fast it goes, and whether its files are whole
   jaxunlearn report DIR...             table, figures and one HTML page of finished run directories
 
 Each takes --help.
@@ -173,11 +174,23 @@ def convex(arguments: Sequence[str]) -> None:
         print("\n\n".join(map(tables.render, found)))
 
 
+def status(arguments: Sequence[str]) -> None:
+    """``jaxunlearn status``."""
+    from jaxunlearn.pipeline import status as pipeline
+
+    chosen = _parse(tyro.cli, pipeline.Status, prog="jaxunlearn status", args=arguments)
+    found = pipeline.run(chosen)
+    print(json.dumps(found.to_json(), indent=2) if chosen.json else pipeline.render(found))
+    if found.damaged:
+        raise SystemExit(1)
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "audit": audit,
     "design": design,
     "bound": bound,
     "convex": convex,
+    "status": status,
     "report": report,
 }
 

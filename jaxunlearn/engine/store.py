@@ -268,6 +268,13 @@ class ParamsStore:
                 raise records.Damaged(f"{self._path(chunk)} is damaged: {name} has {found} bytes of {size}.")
         return facts
 
+    def verify(self, chunk: int) -> dict[str, Any]:
+        """``facts``, with the checksum of every file compared."""
+        facts = self.facts(chunk)
+        with _staged(self._path(chunk)) as place:
+            self._check(chunk, place, facts["files"])
+        return facts
+
     def damage(self, chunk: int) -> str | None:
         """What is wrong with a chunk, as far as sizes tell; None if it is whole, or was not written yet.
 
@@ -367,17 +374,22 @@ class ParamsStore:
         path = self._path(chunk)
         files = self.facts(chunk)["files"]
         with _staged(path) as place:
-            for name, (_, checksum) in files.items():
-                if not is_local(path):
-                    (place / name).parent.mkdir(parents=True, exist_ok=True)
-                    (place / name).write_bytes((path / name).read_bytes())
-                if _sha256(place / name) != checksum:
-                    raise records.Damaged(f"{path} is damaged: the content of {name} is not what its checksum says.")
+            self._check(chunk, place, files)
             try:
                 with _strays_ignored():
                     return self._checkpointer.restore(place, like)
             except Exception as error:  # orbax and tensorstore have no common base class for what they cannot read
                 raise records.Damaged(f"{path} cannot be read ({type(error).__name__}).") from error
+
+    def _check(self, chunk: int, place: Path, files: Mapping[str, Any]) -> None:
+        """Compares checksums; files of an object store are fetched on the way."""
+        path = self._path(chunk)
+        for name, (_, checksum) in files.items():
+            if not is_local(path):
+                (place / name).parent.mkdir(parents=True, exist_ok=True)
+                (place / name).write_bytes((path / name).read_bytes())
+            if _sha256(place / name) != checksum:
+                raise records.Damaged(f"{path} is damaged: the content of {name} is not what its checksum says.")
 
     def chunks(self) -> list[int]:
         """Numbers of the chunks that have a commit file."""

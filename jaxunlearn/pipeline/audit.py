@@ -156,6 +156,7 @@ def open_run(task: Task, plan: Preregistration) -> dict[str, Any]:
         | {"python": platform.python_version()},
         "preregistration": plan.to_json(),
         "asked": list(config.methods),
+        "population_directory": str(config.population_directory),
     }
     store.require_manifest(directory / "manifest.json", directory / "signs.npz")
     manifest = store.open_manifest(directory, "manifest.json", configuration.audit_identity(config), **facts)

@@ -110,7 +110,7 @@ def test_a_sequential_audit_in_two_processes(tmp_path, environment):
 
 @pytest.mark.slow
 def test_a_failure_of_the_first_ends_the_other(tmp_path, environment):
-    bad = ["--method.finetune.epochs", "0", "--trajectory", "100000"]
+    bad = ["--trajectory", "100000"]
     processes = [start(tmp_path / "run", index, *bad, environment=environment) for index in range(2)]
     said = [process.communicate(timeout=120)[1] for process in processes]
     assert [process.returncode for process in processes] == [2, 2]

@@ -1,0 +1,243 @@
+"""``jaxunlearn status``: how far an audit is, how fast it goes, who works on it, and whether what is there is whole."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+import tyro
+
+from jaxunlearn import records
+from jaxunlearn._options import PathOption
+from jaxunlearn._paths import AnyPath
+from jaxunlearn._validate import InputError
+from jaxunlearn.engine import store
+from jaxunlearn.pipeline import finished
+from jaxunlearn.report.table import lower
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Status:
+    """Say how far the audit of a run directory is; nothing in it is changed."""
+
+    directory: Annotated[PathOption, tyro.conf.Positional]
+    """Run directory, as given to --out."""
+    verify: bool = False
+    """Compare the checksum of every file, not only sizes."""
+    json: bool = False
+    """Print JSON."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stage:
+    """Training, or one method.
+
+    Attributes:
+        name: "train", or the method.
+        done: Runs that are finished.
+        failed: Runs of them whose scores are not finite.
+        remaining: Runs still to do.
+        seconds: Time spent on those that are done, where it is known.
+        outcome: What came out, in words, or "".
+        damage: Sentences on what is not as it was written.
+    """
+
+    name: str
+    done: int
+    failed: int
+    remaining: int
+    seconds: float | None = None
+    outcome: str = ""
+    damage: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def rate(self) -> float | None:
+        """Runs a second of each process that worked on them."""
+        return self.done / self.seconds if self.seconds and self.done else None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Worker:
+    """A process that works in the directory, as far as its file tells.
+
+    Attributes:
+        process: Its number.
+        state: "working", "done" or "failed".
+        silent: Seconds since its file changed.
+        error: What it failed with, or "".
+    """
+
+    process: int
+    state: str
+    silent: float
+    error: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Overview:
+    """What ``run`` returns: the runs in all, the stages, and the processes, if there are several."""
+
+    title: str
+    runs: int
+    stages: list[Stage]
+    workers: list[Worker]
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dictionary, ready for json.dumps; stages with their rate."""
+        found = dataclasses.asdict(self)
+        for row, stage in zip(found["stages"], self.stages):
+            row["runs_per_second"] = stage.rate
+        return found
+
+    @property
+    def damaged(self) -> bool:
+        """Whether anything is not as it was written."""
+        return any(stage.damage for stage in self.stages)
+
+
+def run(status: Status) -> Overview:
+    """Reads a run directory.
+
+    Raises:
+        InputError: It is none, or its manifest is damaged.
+    """
+    directory = status.directory
+    manifest = records.read_json(directory / "manifest.json")
+    table = records.read_npz(directory / "signs.npz", sealed=True)
+    config = manifest["config"]
+    runs = len(table["roles"])
+    population = _population(directory, manifest)
+    stages = [_training(population, runs, status.verify)]
+    names = list(dict.fromkeys([*manifest.get("asked", []), *manifest.get("methods", [])]))
+    others = [p.name for p in directory.iterdir() if (p / "method.json").exists()]
+    for name in [*names, *sorted(set(others) - {_folder(name) for name in names})]:
+        stages.append(_method(directory / _folder(name), name, runs, "warmup_runs" in config))
+    workers = [_worker(path) for path in sorted((directory / "processes").glob("*.json"))]
+    return Overview(title=str(manifest.get("title", "")), runs=runs, stages=stages, workers=workers)
+
+
+def _folder(method: str) -> str:
+    from jaxunlearn.config import method_directory_name
+
+    return method_directory_name(method)
+
+
+def _population(directory: AnyPath, manifest: dict[str, Any]) -> AnyPath:
+    own = directory / "population"
+    named = manifest.get("population_directory")
+    return own if own.exists() or not named else type(directory)(named)
+
+
+def _training(folder: AnyPath, runs: int, verify: bool) -> Stage:
+    chunks = store.ParamsStore(folder)
+    done, seconds, damage = 0, 0.0, []
+    for number in chunks.chunks():
+        try:
+            facts = chunks.verify(number) if verify else chunks.facts(number)
+        except InputError as error:
+            damage.append(str(error))
+            continue
+        done += len(facts["runs"])
+        seconds += facts.get("seconds", 0.0)
+    gone = not done and (folder / "preregistrations.json").exists()
+    return Stage(
+        name="train",
+        done=done,
+        failed=0,
+        remaining=0 if gone else max(runs - done, 0),
+        seconds=seconds,
+        outcome="deleted after use (--keep none)" if gone else "",
+        damage=damage,
+    )
+
+
+def _method(folder: AnyPath, name: str, runs: int, sequential: bool) -> Stage:
+    damage: list[str] = []
+    parts = list(_parts(folder, damage))
+    seconds = sum(float(np.sum(part["seconds"])) for part in parts)
+    scores = _read(folder / "scores.npz", records.ScoreRecord.load, damage)
+    record = _read(folder / "bound.json", finished.read_record, damage)
+    if record is not None:
+        seconds = seconds or sum(record.seconds.get(stage, 0.0) for stage in ("unlearn", "score"))
+    if record is not None and scores is not None:
+        failed, done = int(scores.failed.sum()), len(scores.failed)
+        remaining = 0 if sequential else runs - done  # a sequential audit may have stopped
+    else:
+        failed, done = sum(int(part["failed"].sum()) for part in parts), sum(len(part["failed"]) for part in parts)
+        remaining = max(runs - done, 0)
+    outcome = "" if record is None else f"ε ≥ {lower(record.epsilon)}"
+    return Stage(
+        name=name, done=done, failed=failed, remaining=remaining, seconds=seconds, outcome=outcome, damage=damage
+    )
+
+
+def _read(path: AnyPath, read: Callable[[AnyPath], T], damage: list[str]) -> T | None:
+    """What a file holds; None if it is not there or, which is noted, damaged."""
+    if not path.exists():
+        return None
+    try:
+        return read(path)
+    except InputError as error:
+        damage.append(str(error))
+        return None
+
+
+def _parts(folder: AnyPath, damage: list[str]) -> Iterator[dict[str, np.ndarray]]:
+    for path in sorted((folder / "chunks").glob("chunk-*.npz")):
+        part = _read(path, partial(records.read_npz, sealed=True), damage)
+        if part is not None:
+            yield part
+
+
+def _worker(path: AnyPath) -> Worker:
+    try:
+        found = records.read_json(path)
+        silent = max(0.0, time.time() - float(found["time"]))
+        return Worker(process=found["process"], state=found["state"], silent=silent, error=found.get("error", ""))
+    except (InputError, KeyError, TypeError, ValueError):
+        return Worker(process=int(path.stem), state="unknown", silent=float("inf"))
+
+
+def render(overview: Overview) -> str:
+    """The table for a terminal."""
+    working = sum(worker.state == "working" and worker.silent < 60 for worker in overview.workers) or 1
+    rows = [("stage", "done", "failed", "remaining", "runs/s", "left", "")]
+    for stage in overview.stages:
+        rate = None if stage.rate is None else stage.rate * working
+        left = "–" if not stage.remaining else _duration(stage.remaining / rate) if rate else "?"
+        counts = (str(stage.done), str(stage.failed), str(stage.remaining))
+        rows.append((stage.name, *counts, "–" if rate is None else f"{rate:.3g}", left, stage.outcome))
+    lines = [f"{overview.title}: {overview.runs} runs a stage", *_aligned(rows)]
+    for worker in overview.workers:
+        ended = f", {worker.error}" if worker.error else ""
+        lines.append(f"process {worker.process}: {worker.state}, heard of {_duration(worker.silent)} ago{ended}")
+    damage = [text for stage in overview.stages for text in stage.damage]
+    if damage:
+        lines += [*damage, "The command that began this audit computes just that again."]
+    return "\n".join(lines)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    left = (0, len(widths) - 1)
+    return [
+        "  ".join(
+            cell.ljust(w) if i in left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _duration(seconds: float) -> str:
+    """Seconds in the unit that reads best.
+
+    >>> _duration(4.2), _duration(4000), _duration(1e6)
+    ('4 s', '67 min', '278 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
