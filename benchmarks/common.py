@@ -6,6 +6,7 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # this checkout is what is measured, whatever version is installed
 STAGES = ("train", "finetune", "ascent", "score")
 SOURCES = {"train": "train", "finetune": "retain", "ascent": "forget"}
 LEARNING_RATE, DECAY = 0.1, 5e-4

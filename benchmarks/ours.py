@@ -83,6 +83,7 @@ class Ours:
         rate: Guess of the run-steps (run-examples) a second, to size the work.
         seconds: How long a measurement should take.
         dtype: Of the model's arithmetic.
+        devices: How many devices of this process; None is all.
 
     Attributes:
         work: Run-steps, or examples scored over all runs, in a measurement.
@@ -91,12 +92,21 @@ class Ours:
     """
 
     def __init__(
-        self, name: str, stage: str, runs: int, *, width: int | None, rate: float, seconds: float, dtype: str = "float32"
+        self,
+        name: str,
+        stage: str,
+        runs: int,
+        *,
+        width: int | None,
+        rate: float,
+        seconds: float,
+        dtype: str = "float32",
+        devices: int | None = None,
     ):
         x, y = arrays(name)
         retain, pool, forget = counts(name)
         sizes = Sizes(retain=retain, pool=pool, forget=forget)
-        mesh = planning.make_mesh()
+        mesh = planning.make_mesh(jax.local_devices()[:devices])
         plan = planning.choose(mesh, runs, width=width, runs_per_chunk=runs)
         padded, self.width, self.devices = plan.runs_per_chunk, plan.width, mesh.devices.size
         model = build_model(name, width=plan.width, dtype=dtype)
