@@ -14,7 +14,7 @@ SMOKE=${SMOKE:-} EXTRA=${EXTRA:-cuda} PYTHON=${PYTHON:-python3} LIMIT=${LIMIT:-$
 OUT=${OUT:-$PWD/accelerator-results}
 mkdir -p "$OUT" && OUT=$(cd "$OUT" && pwd) || exit 1
 WORK=$(mktemp -d)
-RESERVE=12 # seconds kept for the table
+RESERVE=15 # seconds kept for ending the last part and for the table
 : >"$WORK/parts.tsv"
 : >"$OUT/log.txt"
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
@@ -22,22 +22,29 @@ export XLA_PYTHON_CLIENT_PREALLOCATE=false # peers share the card
 
 finish() {
   trap - EXIT INT TERM
-  timeout 30 "$PYTHON" benchmarks/accelerator_table.py "$WORK" "$OUT" "$SECONDS" || cat "$WORK/parts.tsv"
+  timeout -k 1 "$((RESERVE - 2))" "$PYTHON" benchmarks/accelerator_table.py "$WORK" "$OUT" "$SECONDS" || cat "$WORK/parts.tsv"
   rm -rf "$WORK"
 }
 trap finish EXIT
 trap 'exit 130' INT TERM
 
+left() { # seconds for further parts, at least 1
+  local seconds=$((LIMIT - RESERVE - SECONDS))
+  echo $((seconds > 1 ? seconds : 1))
+}
+
 # part NAME SECONDS COMMAND...: runs the command for at most so long; NAME.json in $WORK is what it measured.
 part() {
-  local name=$1 most=$2 left=$((LIMIT - RESERVE - SECONDS)) began=$SECONDS rc
+  local name=$1 most=$2 left began=$SECONDS rc
   shift 2
+  left=$(left)
   if ((left < 10)); then
     printf '%s\tskipped\t0\t%s s were left\n' "$name" "$left" >>"$WORK/parts.tsv"
     return 1
   fi
-  echo "--- $name (at most $((most < left ? most : left)) s)"
-  timeout -k 5 "$((most < left ? most : left))" "$@" >"$WORK/$name.log" 2>&1
+  most=$((most < left ? most : left))
+  echo "--- $name (at most $most s)"
+  timeout -k 5 "$most" "$@" >"$WORK/$name.log" 2>&1
   rc=$?
   { echo "--- $name"; cat "$WORK/$name.log"; } >>"$OUT/log.txt"
   case $rc in
@@ -49,7 +56,7 @@ part() {
 }
 
 ready() { # all packages of the audit, and a device other than the CPU (not asked of a smoke test)
-  timeout 90 "$1" -c "
+  timeout "$(($(left) < 90 ? $(left) : 90))" "$1" -c "
 import jax, flax, optax, orbax.checkpoint, tyro, tqdm, jaxtyping, sklearn, scipy, matplotlib
 assert '$SMOKE' or jax.default_backend() != 'cpu', 'JAX sees CPUs only'" >>"$OUT/log.txt" 2>&1
 }
@@ -82,7 +89,7 @@ print(jax.devices())
 print('product of ones:', float(jax.jit(lambda a: (a @ a).sum())(jnp.ones((256, 256)))), '(16777216.0 is right)')
 try: print(subprocess.run(['nvidia-smi'], capture_output=True, text=True).stdout)
 except OSError: print('no nvidia-smi')"
-DEVICES=$(timeout 60 "$PYTHON" -c "import jax; print(jax.local_device_count() if jax.default_backend() != 'cpu' else 1)" 2>/dev/null || echo 1)
+DEVICES=$(timeout "$(left)" "$PYTHON" -c "import jax; print(jax.local_device_count() if jax.default_backend() != 'cpu' else 1)" 2>/dev/null || echo 1)
 
 if ! "$PYTHON" -c "import pytest, chex" 2>/dev/null; then
   printf 'tests\tskipped\t0\tpytest or chex is missing\n' >>"$WORK/parts.tsv"
@@ -104,10 +111,10 @@ fi
   JAX_DEFAULT_MATMUL_PRECISION=highest population highest 45 --peers --models $MODELS --runs $SOME
   population reference 60 --peers reference --threads 1 --models $MODELS --runs $SOME
   population stages 45 --peers --models $MODELS --runs $SOME --stages finetune score
-  if timeout 60 "$PYTHON" -c "import torch; assert torch.cuda.is_available()" 2>/dev/null; then
+  if timeout "$(left)" "$PYTHON" -c "import torch; assert torch.cuda.is_available()" 2>/dev/null; then
     population torch 90 --peers loop ensemble --torch-device cuda --models $MODELS --runs $PAIR
   else
-    printf 'torch\tskipped\t0\tno PyTorch with CUDA here\n' >>"$WORK/parts.tsv"
+    printf 'torch\tskipped\t0\tno PyTorch with CUDA here, or no time\n' >>"$WORK/parts.tsv"
   fi
   if ((DEVICES > 1)); then
     part scaling 60 "$PYTHON" benchmarks/scaling.py --rounds 3 --slice 0.5 --runs 64 --models mlp tinynet \

@@ -161,7 +161,10 @@ def render(rows: Sequence[dict[str, Any]], columns: dict[str, str]) -> str:
     cells += [[show(row.get(key)) for key in columns] + [row.get("note") or ""] for row in rows]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
     lines = ["| " + " | ".join(cell.rjust(w) for cell, w in zip(line, widths)) + " |" for line in cells]
-    lines = [f"{line} {cell[len(columns)]}".rstrip() if len(cell) > len(columns) else line for line, cell in zip(lines, cells)]
+    lines = [
+        f"{line} {cell[len(columns)]}".rstrip() if len(cell) > len(columns) else line
+        for line, cell in zip(lines, cells)
+    ]
     return "\n".join([lines[0], "|" + "|".join("-" * (w + 1) + ":" for w in widths) + "|", *lines[1:]])
 
 

@@ -2,8 +2,8 @@
 
 Command: ``python benchmarks/memory.py [--runs 60 250 1000] [--methods finetune] [--json FILE]``
 
-Every audit is a process of its own; its peak resident memory is what the system counted for it (``wait4``). A sixth of the runs
-are evaluated, the others calibrate. The last column is the growth from the row above, per run.
+Every audit is a process of its own; its peak resident memory is what the system counted for it (``wait4``). A sixth of the
+runs are evaluated, the others calibrate. The last column is the growth from the row above, per run.
 """
 
 import argparse

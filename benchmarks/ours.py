@@ -43,9 +43,7 @@ def in_bfloat16(model: Model) -> Model:
     def cast(a):
         return a.astype(jnp.bfloat16) if jnp.issubdtype(a.dtype, jnp.floating) else a
 
-    return Model(
-        model.init, lambda params, x: model.apply(jax.tree.map(cast, params), cast(x)).astype(jnp.float32)
-    )
+    return Model(model.init, lambda params, x: model.apply(jax.tree.map(cast, params), cast(x)).astype(jnp.float32))
 
 
 def build_model(name: str, *, width: int = 1, dtype: str = "float32") -> Model:

@@ -171,6 +171,8 @@ def _torch_data(model: str, threads: int, device: str):
 
     torch.set_num_threads(threads)
     torch.manual_seed(0)
+    if device != "cpu":
+        torch.set_float32_matmul_precision("high")  # TF32, as JAX's default on the same card
     x, y = arrays(model)
     x, y = torch.from_numpy(x), torch.from_numpy(y).long()
     x = x.long() if model == "lstm" else x.permute(0, 3, 1, 2).contiguous()

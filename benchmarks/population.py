@@ -1,7 +1,7 @@
 """Throughput of a population of runs beside its peers: training, unlearning and scoring, all sides in one session.
 
-Command: ``python benchmarks/population.py [--json FILE] [--models mlp cnn tinynet lstm] [--stages train finetune ascent score]
-[--runs 1 4 16 64 256] [--rounds 5] [--peers loop processes ensemble reference]``
+Command: ``python benchmarks/population.py [--json FILE] [--models mlp cnn tinynet lstm]
+[--stages train finetune ascent score] [--runs 1 4 16 64 256] [--rounds 5] [--peers loop processes ensemble reference]``
 
 Ours: the engine's own phases (one-cycle SGD with weight decay, rows gathered by index) on all devices of this process.
 Peers (``peers.py``): the usual PyTorch loop with one thread per core; one such process with one thread per core; R models at
@@ -11,6 +11,7 @@ over all runs. Compiling stands apart. What would take longer than ``--point-sec
 """
 
 import argparse
+import itertools
 import os
 import statistics
 import sys
@@ -60,7 +61,9 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS), help="none: --peers alone")
     parser.add_argument("--threads", type=int, default=cores(), help="threads of the loop, processes of the others")
     parser.add_argument("--torch-device", default="cpu", help="cuda: the same card; one process then")
-    parser.add_argument("--widths", nargs="+", default=["engine"], help="runs per device under vmap; engine: its choice")
+    parser.add_argument(
+        "--widths", nargs="+", default=["engine"], help="runs per device under vmap; engine: its choice"
+    )
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="of ours' arithmetic")
     parser.add_argument("--slice", type=float, default=1.0, help="seconds that one measurement should last")
     parser.add_argument("--point-seconds", type=float, default=180.0, help="most seconds for all rounds of one side")
@@ -148,61 +151,73 @@ def row_of(model: str, stage: str, runs: int, mine, samples: dict[str, list[floa
     }
 
 
+def refuse(options: argparse.Namespace, model: str, stage: str, runs: int, width: str, rate: float) -> str | None:
+    """Why a point is not measured, or None."""
+    import jax
+    import ours
+
+    if width != "engine" and int(width) > -(-runs // jax.local_device_count()):
+        return "wider than a device's share"
+    return too_long(options, ours.expected_seconds(model, stage, runs, rate=rate, seconds=options.slice))
+
+
+def measure_point(options, model: str, stage: str, runs: int, width: str, rates: dict[str, float], peak, others):
+    """One row: ours at R runs beside the peers; ``rates`` are the latest rates by width, and that of the ensemble."""
+    import jax
+    import ours
+
+    own_width = None if width == "engine" else int(width)
+    try:
+        mine = ours.Ours(
+            model,
+            stage,
+            runs,
+            width=own_width,
+            rate=rates[width],
+            seconds=options.slice,
+            dtype=options.dtype,
+        )
+        sides, notes = dict(others), []
+        if "ensemble" in options.peers and not peers.torch_missing():
+            ensemble, why = make_ensemble(options, model, stage, runs, rates["ensemble"])
+            sides |= {"ensemble": ensemble} if ensemble else {}
+            notes += [why] if why else []
+        samples, failed = measure(options, mine, peak, sides)
+    except jax.errors.JaxRuntimeError as error:  # out of memory, most likely
+        return {"note": f"failed: {str(error).splitlines()[0][:150]}"}
+    row = row_of(model, stage, runs, mine, samples)
+    rates |= {width: row["ours"], "ensemble": row.get("ensemble", rates["ensemble"])}
+    if "ensemble" in sides:
+        sides["ensemble"].close()
+    return row | {"note": "; ".join(notes + failed) or None}
+
+
 def points(options: argparse.Namespace):
     """Yields the rows, one after the other as they are measured."""
     import jax
     import ours
 
     began, peak = time.perf_counter(), ours.Peak(options.dtype)
-    devices = jax.local_device_count()
-    for model in options.models:
-        for stage in options.stages:
-            per_step = 1.0 if stage != "score" else 3.0 * CASES[model].batch  # nominal rates are of training
-            nominal = CASES[model].nominal * devices * per_step
-            rates = dict.fromkeys(options.widths, nominal)
-            ensemble_rate = nominal
-            others, missing = make_peers(options, model, stage)
-            facts = {name: peer.facts for name, peer in others.items()}
-            for runs in sorted(options.runs):
-                for width in options.widths:
-                    row: dict[str, Any] = {"model": model, "stage": stage, "runs": runs, "asked_width": width}
-                    spent = time.perf_counter() - began
-                    need = ours.expected_seconds(model, stage, runs, rate=rates[width], seconds=options.slice)
-                    why = too_long(options, need)
-                    if spent > options.seconds:
-                        why = f"the {options.seconds:.0f} s were over"
-                    if width != "engine" and int(width) > -(-runs // devices):
-                        why = "wider than a device's share"
-                    if why:
-                        yield row | {"note": f"not run: {why}"}
-                        continue
-                    try:
-                        mine = ours.Ours(
-                            model,
-                            stage,
-                            runs,
-                            width=None if width == "engine" else int(width),
-                            rate=rates[width],
-                            seconds=options.slice,
-                            dtype=options.dtype,
-                        )
-                    except jax.errors.JaxRuntimeError as error:
-                        yield row | {"note": f"failed: {str(error).splitlines()[0][:150]}"}
-                        continue
-                    notes, sides = list(missing), dict(others)
-                    if "ensemble" in options.peers and not peers.torch_missing():
-                        ensemble, why_not = make_ensemble(options, model, stage, runs, ensemble_rate)
-                        sides |= {"ensemble": ensemble} if ensemble else {}
-                        notes += [why_not] if why_not else []
-                    samples, failed = measure(options, mine, peak, sides)
-                    row |= row_of(model, stage, runs, mine, samples)
-                    rates[width] = row["ours"]
-                    if "ensemble" in sides:
-                        sides["ensemble"].close()
-                        ensemble_rate = row.get("ensemble", ensemble_rate)
-                    yield row | {"note": "; ".join(notes + failed) or None, "facts": facts}
-            for peer in others.values():
-                peer.close()
+    for model, stage in itertools.product(options.models, options.stages):
+        # The first guess of all rates; a step is about three forward passes over its batch.
+        nominal = CASES[model].nominal * jax.local_device_count()
+        rates = dict.fromkeys(
+            [*options.widths, "ensemble"], nominal * (3 * CASES[model].batch if stage == "score" else 1)
+        )
+        others, missing = make_peers(options, model, stage)
+        facts = {name: peer.facts for name, peer in others.items()}
+        for runs, width in itertools.product(sorted(options.runs), options.widths):
+            row = {"model": model, "stage": stage, "runs": runs, "asked_width": width}
+            late = time.perf_counter() - began > options.seconds
+            why = f"{options.seconds:.0f} s were over" if late else refuse(options, *row.values(), rates[width])
+            if why:
+                yield row | {"note": f"not run: {why}"}
+                continue
+            row |= measure_point(options, *row.values(), rates, peak, others)
+            notes = [*missing, row.get("note")]
+            yield row | {"note": "; ".join(note for note in notes if note) or None, "facts": facts}
+        for peer in others.values():
+            peer.close()
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -212,7 +227,10 @@ def main(arguments: list[str] | None = None) -> None:
 
         jax.config.update("jax_num_cpu_devices", cores())
     about = machine()
-    print(f"{processor()}, {about['devices']}, jax {about['jax']}, {options.rounds} rounds, load {about['load']}", flush=True)
+    print(
+        f"{processor()}, {about['devices']}, jax {about['jax']}, {options.rounds} rounds, load {about['load']}",
+        flush=True,
+    )
     if (hint := peers.torch_missing()) and {*options.peers} - {"reference"}:
         print(hint)
     rows = []
@@ -226,7 +244,9 @@ def main(arguments: list[str] | None = None) -> None:
     print(render([row for row in rows if "ours" in row], COST))
     starts = {(r["model"], r["stage"]): r["facts"]["reference"] for r in rows if "reference" in (r.get("facts") or {})}
     if starts:
-        print("\nreference pattern, once per run: start of Python and imports, then data, initial weights and first step, compiled\n")
+        print(
+            "\nreference pattern, once per run: Python and imports; data, weights and first step, compilation included\n"
+        )
         for (model, stage), facts in starts.items():
             print(f"{model} {stage}: {facts['start_seconds']:.1f} s + {facts['first_step_seconds']:.1f} s")
 

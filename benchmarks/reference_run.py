@@ -71,7 +71,13 @@ def main(design: str, method: str, run: int, out: str) -> None:
     sizes = Sizes(retain=retain, pool=signs.size, forget=signs.size // 2)
     member = np.concatenate([np.ones(retain, bool), signs > 0])
     data = tasks.Prepared(
-        x=x, y=y, x_test=given["x_test"], y_test=given["y_test"], retain=retain, batch_size=1, outputs=int(given["outputs"])
+        x=x,
+        y=y,
+        x_test=given["x_test"],
+        y_test=given["y_test"],
+        retain=retain,
+        batch_size=1,
+        outputs=int(given["outputs"]),
     )
     model = tasks.make_model(config.model, x.shape[1:], data.outputs)
     info = tasks.make_info(config, data, model, sizes)

@@ -44,7 +44,9 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
 
     about, most, rows = machine(), max(options.devices), []
-    print(f"{processor()}, {cores()} cores, jax {about['jax']}, {options.rounds} rounds, load {about['load']}", flush=True)
+    print(
+        f"{processor()}, {cores()} cores, jax {about['jax']}, {options.rounds} rounds, load {about['load']}", flush=True
+    )
     on_cpu = "(cpu)" in about["devices"]
     for model in options.models:
         work = (model, options.stage, options.runs, options.slice / 2)
@@ -63,12 +65,23 @@ def main(arguments: list[str] | None = None) -> None:
             ratio = median_ratio(samples[name], samples[least])
             rows.append(
                 {"model": model, "stage": options.stage, "runs": options.runs, "side": name, "samples": samples[name]}
-                | {"rate": statistics.median(samples[name]), "ratio": ratio, "efficiency": ratio * sides[least][1] / count}
+                | {
+                    "rate": statistics.median(samples[name]),
+                    "ratio": ratio,
+                    "efficiency": ratio * sides[least][1] / count,
+                }
                 | side.facts
                 | about
             )
         save(options.json, rows)
-    heads = {"model": "model", "stage": "stage", "runs": "R", "side": "side", "rate": "run-steps/s", "ratio": "times the least"}
+    heads = {
+        "model": "model",
+        "stage": "stage",
+        "runs": "R",
+        "side": "side",
+        "rate": "run-steps/s",
+        "ratio": "times the least",
+    }
     print(render(rows, heads | {"efficiency": "efficiency", "compile_seconds": "compile, s"}))
 
 

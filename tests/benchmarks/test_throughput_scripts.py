@@ -25,12 +25,14 @@ def ours():
     return ours
 
 
-def test_population_without_peers_reports_a_rate_and_says_what_it_does_not_run(tmp_path, capsys):
+def test_population_without_torch_reports_a_rate_and_says_what_it_does_not_run(tmp_path, capsys, monkeypatch):
+    import peers
     import population
 
+    monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: None)
     population.main(
-        ["--models", "mlp", "--stages", "finetune", "score", "--runs", "2", "100000000", "--rounds", "1", "--peers"]
-        + ["--slice", "0.001", "--json", str(tmp_path / "rows.json")]
+        ["--models", "mlp", "--stages", "finetune", "score", "--runs", "2", "100000000", "--rounds", "1"]
+        + ["--peers", "loop", "processes", "ensemble", "--slice", "0.001", "--json", str(tmp_path / "rows.json")]
     )
     rows = json.loads((tmp_path / "rows.json").read_text())
     assert [(row["stage"], row["runs"]) for row in rows] == [
@@ -40,7 +42,8 @@ def test_population_without_peers_reports_a_rate_and_says_what_it_does_not_run(t
         assert measured["ours"] > 0 and measured["gflops"] == pytest.approx(measured["ours"] * measured["gflop"])
         assert 0 < measured["temporaries_per_device"] < measured["megabytes_per_device"]
         assert refused["note"].startswith("not run: would take about") and "ours" not in refused
-    assert "not run: would take about" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "not run: would take about" in said and peers.TORCH in said and "torch, all threads" not in said
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "tinynet"])
