@@ -182,7 +182,7 @@ class Peak:
     def __init__(self, dtype: str = "float32"):
         devices = jax.local_devices()
         on_cpu = devices[0].platform == "cpu"
-        self.n, self._repeats = (1536, 2) if on_cpu else (8192, 10)
+        self.n, self._repeats = (1024, 3) if on_cpu else (8192, 10)
         a = np.random.default_rng(0).normal(size=(self.n, self.n)) / math.sqrt(self.n)
         self._arrays = [jax.device_put(jnp.asarray(a, dtype), device) for device in devices]
         self._product = jax.jit(lambda a, b: a @ b)

@@ -6,6 +6,7 @@ in a process of its own, a Python loop around a jitted step. All have the audit'
 PyTorch is imported in the workers only: the benchmarks run without it.
 """
 
+import copy
 import importlib.util
 import multiprocessing
 import queue
@@ -239,9 +240,9 @@ def torch_ensemble(model: str, stage: str, runs: int, threads: int, device: str 
 
     x, y = _torch_data(model, threads, device)
     case = CASES[model]
-    params, _ = stack_module_state([torch_model(model, by_hand=True).to(device) for _ in range(runs)])
-    params = {name: value.detach() for name, value in params.items()}
     network = torch_model(model, by_hand=True).to(device)
+    params, _ = stack_module_state([copy.deepcopy(network) for _ in range(runs)])  # equal weights are as fast as others
+    params = {name: value.detach() for name, value in params.items()}
     facts = {"version": torch.__version__}
 
     def apply(own, inputs):

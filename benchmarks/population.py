@@ -241,7 +241,7 @@ def main(arguments: list[str] | None = None) -> None:
     print("\nrun-steps a second (stage score: examples a second over all runs), medians of the rounds\n")
     print(render(rows, {key: head for key, head in SPEED.items() if any(row.get(key) is not None for row in rows)}))
     print("\nours: compiling, memory of the largest program, arithmetic (FLOP by formula; of score per example)\n")
-    print(render([row for row in rows if "ours" in row], COST))
+    print(render([row | {"note": None} for row in rows if "ours" in row], COST))
     starts = {(r["model"], r["stage"]): r["facts"]["reference"] for r in rows if "reference" in (r.get("facts") or {})}
     if starts:
         print(

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import jax
@@ -29,7 +30,8 @@ def test_population_without_torch_reports_a_rate_and_says_what_it_does_not_run(t
     import peers
     import population
 
-    monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: None)
+    no_spec = types.SimpleNamespace(util=types.SimpleNamespace(find_spec=lambda name: None))
+    monkeypatch.setattr(peers, "importlib", no_spec)
     population.main(
         ["--models", "mlp", "--stages", "finetune", "score", "--runs", "2", "100000000", "--rounds", "1"]
         + ["--peers", "loop", "processes", "ensemble", "--slice", "0.001", "--json", str(tmp_path / "rows.json")]
