@@ -32,9 +32,12 @@ def main(work: Path, out: Path, seconds: int) -> None:
     points = [
         {"part": name} | row for name in order if name != "scaling" for row in measured.get(name, ()) if "model" in row
     ]
-    about = next((f"{row['devices']}, {row['processor']}, jax {row['jax']}" for row in points if "jax" in row), "?")
+    about = next(
+        (f"{row['devices']}, {row['processor']}, jax {row['jax']}" for row in points if "jax" in row), "no device"
+    )
     text = [f"{about}; {seconds} s in all; stage score: examples a second over all runs", ""]
-    text += [render(points, {key: head for key, head in POINTS.items() if any(key in row for row in points)}), ""]
+    columns = {key: head for key, head in POINTS.items() if any(key in row for row in points)}
+    text += [render(points, columns) if points else "nothing was measured", ""]
     if "scaling" in measured:
         heads = {"model": "model", "runs": "R", "side": "side", "rate": "run-steps/s", "efficiency": "efficiency"}
         text += [render(measured["scaling"], heads), ""]
