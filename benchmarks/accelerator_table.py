@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from common import render
+from cases import render
 
 POINTS = {
     "part": "part",

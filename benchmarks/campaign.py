@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import ROOT, cores, processor, render, save
+from cases import ROOT, cores, processor, render, save
 
 METHODS = ("retrain", "finetune", "ascent", "ida", "clipping")
 PAIRS = 0.99  # smallest correlation of the scores of one run on both sides that counts as the same job

@@ -14,7 +14,7 @@ import tempfile
 import time
 from typing import Any
 
-from common import ROOT, cores, processor, render, save
+from cases import ROOT, cores, processor, render, save
 
 UNIT = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
 

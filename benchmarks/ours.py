@@ -9,7 +9,7 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
-from common import CASES, DECAY, LEARNING_RATE, SOURCES, arrays, counts, epoch_size
+from cases import CASES, DECAY, LEARNING_RATE, SOURCES, arrays, counts, epoch_size
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxunlearn.attack.signals import batched, logit_score, sequence_score
@@ -75,7 +75,7 @@ class Ours:
 
     Args:
         name: The model.
-        stage: One of ``common.STAGES``.
+        stage: One of ``cases.STAGES``.
         runs: R; runs that only pad the last share of a device are computed and not counted.
         width: Runs per device under vmap; None is the engine's choice.
         rate: Guess of the run-steps (run-examples) a second, to size the work.

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from common import CASES, DECAY, LEARNING_RATE, arrays, epoch_size
+from cases import CASES, DECAY, LEARNING_RATE, arrays, epoch_size
 
 TORCH = "pip install torch"
 CYCLE = 10**7  # steps of the one-cycle schedule: no measurement may reach its end

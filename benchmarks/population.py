@@ -19,7 +19,7 @@ import time
 from typing import Any
 
 import peers
-from common import CASES, STAGES, cores, machine, median_ratio, processor, render, save
+from cases import CASES, STAGES, cores, machine, median_ratio, processor, render, save
 
 PEERS = {
     "loop": "torch, all threads",
@@ -127,7 +127,7 @@ def measure(options, mine, peak, others: dict[str, peers.Peer]) -> tuple[dict[st
 
 
 def row_of(model: str, stage: str, runs: int, mine, samples: dict[str, list[float]]) -> dict[str, Any]:
-    """The figures of one point; bytes are of the largest compiled program, FLOP are by formula (``common.Case``)."""
+    """The figures of one point; bytes are of the largest compiled program, FLOP are by formula (``cases.Case``)."""
     median = {name: statistics.median(values) for name, values in samples.items()}
     gflop = CASES[model].flop(stage) / 1e9
     row = {"width": mine.width, "devices": mine.devices, **median, "compile_seconds": mine.compile_seconds}
@@ -166,18 +166,17 @@ def measure_point(options, model: str, stage: str, runs: int, width: str, rates:
     import jax
     import ours
 
-    own_width = None if width == "engine" else int(width)
+    sides, notes = dict(others), []
     try:
         mine = ours.Ours(
             model,
             stage,
             runs,
-            width=own_width,
+            width=None if width == "engine" else int(width),
             rate=rates[width],
             seconds=options.slice,
             dtype=options.dtype,
         )
-        sides, notes = dict(others), []
         if "ensemble" in options.peers and not peers.torch_missing():
             ensemble, why = make_ensemble(options, model, stage, runs, rates["ensemble"])
             sides |= {"ensemble": ensemble} if ensemble else {}
@@ -185,10 +184,11 @@ def measure_point(options, model: str, stage: str, runs: int, width: str, rates:
         samples, failed = measure(options, mine, peak, sides)
     except jax.errors.JaxRuntimeError as error:  # out of memory, most likely
         return {"note": f"failed: {str(error).splitlines()[0][:150]}"}
+    finally:
+        if "ensemble" in sides:
+            sides["ensemble"].close()
     row = row_of(model, stage, runs, mine, samples)
     rates |= {width: row["ours"], "ensemble": row.get("ensemble", rates["ensemble"])}
-    if "ensemble" in sides:
-        sides["ensemble"].close()
     return row | {"note": "; ".join(notes + failed) or None}
 
 

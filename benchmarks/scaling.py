@@ -13,7 +13,7 @@ import statistics
 import sys
 
 import peers
-from common import CASES, STAGES, cores, machine, median_ratio, processor, render, save
+from cases import CASES, STAGES, cores, machine, median_ratio, processor, render, save
 
 
 def engine(model: str, stage: str, runs: int, seconds: float, devices: int, core: int | None):

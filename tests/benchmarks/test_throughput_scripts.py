@@ -50,7 +50,7 @@ def test_population_without_torch_reports_a_rate_and_says_what_it_does_not_run(t
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "tinynet"])
 def test_flop_formula_agrees_with_the_compiler(name, ours):
-    from common import CASES
+    from cases import CASES
 
     case = CASES[name]
     model = ours.build_model(name, width=2)  # convolutions as matrix products, no loop
@@ -71,7 +71,7 @@ def test_bfloat16_model_differs_by_its_rounding_and_keeps_float32_outside(ours):
 
 
 def test_medians_of_ratios_and_tables():
-    from common import median_ratio, render
+    from cases import median_ratio, render
 
     assert median_ratio([2.0, 30.0, 4.0], [1.0, 10.0, 4.0]) == 2.0
     table = render([{"a": 1234.5, "note": "derived"}, {"b": "x"}], {"a": "A", "b": "B"}).splitlines()
