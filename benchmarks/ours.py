@@ -16,7 +16,7 @@ from jaxunlearn.attack.signals import batched, logit_score, sequence_score
 from jaxunlearn.engine import plan as planning
 from jaxunlearn.engine.population import Engine, Runs, members
 from jaxunlearn.engine.train import Examples, Sizes
-from jaxunlearn.pipeline.task import make_model
+from jaxunlearn.pipeline.task import FORMS, make_model
 from jaxunlearn.types import Model, Phase
 from jaxunlearn.unlearn import base
 
@@ -37,19 +37,9 @@ def compile_seconds() -> float:
     return _compiled["seconds"]
 
 
-def in_bfloat16(model: Model) -> Model:
-    """The same model with float32 parameters computed in bfloat16; integer inputs stay."""
-
-    def cast(a):
-        return a.astype(jnp.bfloat16) if jnp.issubdtype(a.dtype, jnp.floating) else a
-
-    return Model(model.init, lambda params, x: model.apply(jax.tree.map(cast, params), cast(x)).astype(jnp.float32))
-
-
-def build_model(name: str, *, width: int = 1, dtype: str = "float32") -> Model:
-    """The audit's model, in the form that suits ``width`` models at once."""
-    model = make_model(name, CASES[name].shape, CASES[name].classes, width=width)
-    return in_bfloat16(model) if dtype == "bfloat16" else model
+def build_model(name: str, *, form: str = "", dtype: str = "float32") -> Model:
+    """The audit's model."""
+    return make_model(name, CASES[name].shape, CASES[name].classes, form=form, precision=dtype)
 
 
 def build_phase(name: str, stage: str, model: Model, steps: int) -> Phase:
@@ -106,8 +96,9 @@ class Ours:
         sizes = Sizes(retain=retain, pool=pool, forget=forget)
         mesh = planning.make_mesh(jax.local_devices()[:devices])
         plan = planning.choose(mesh, runs, width=width, runs_per_chunk=runs)
-        padded, self.width, self.devices = plan.runs_per_chunk, plan.width, mesh.devices.size
-        model = build_model(name, width=plan.width, dtype=dtype)
+        padded, self.width, self.devices = planning.padded(mesh, runs, plan.width), plan.width, mesh.devices.size
+        forms = FORMS.get(name, ("",))
+        model = build_model(name, form=forms[0] if plan.width == 1 else forms[-1], dtype=dtype)
         engine = Engine(mesh, plan, Examples(jnp.asarray(x), jnp.asarray(y)), sizes, jax.random.key(0))
         rng = np.random.default_rng(0)
         signs = np.stack([rng.permutation(np.repeat([1, -1], forget)) for _ in range(padded)])

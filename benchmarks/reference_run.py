@@ -79,8 +79,8 @@ def main(design: str, method: str, run: int, out: str) -> None:
         batch_size=1,
         outputs=int(given["outputs"]),
     )
-    model = tasks.make_model(config.model, x.shape[1:], data.outputs)
-    info = tasks.make_info(config, data, model, sizes)
+    info = tasks.make_info(config, data, "", sizes)
+    model = info.model
     unlearner = getattr(config.method, method.replace("-", "_")).build(info)
     params = jax.jit(model.init)(jax.random.wrap_key_data(given["initial_key"]))
     phases = [] if unlearner.from_scratch else [("train", 0, info.train_phase("train"))]

@@ -53,7 +53,7 @@ def test_flop_formula_agrees_with_the_compiler(name, ours):
     from cases import CASES
 
     case = CASES[name]
-    model = ours.build_model(name, width=2)  # convolutions as matrix products, no loop
+    model = ours.build_model(name, form="patches")  # convolutions as matrix products, no loop
     params = jax.eval_shape(model.init, jax.random.key(0))
     x = jax.ShapeDtypeStruct((case.batch, *case.shape), jnp.float32)
     step = jax.value_and_grad(lambda params, x: jnp.sum(model.apply(params, x) ** 2))
