@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import tyro
 
-from jaxunlearn._options import UNSAID, PathOption
+from jaxunlearn._options import UNSAID, PathOption, Refused
 from jaxunlearn._paths import AnyPath, as_path
 from jaxunlearn._validate import InputError
 from jaxunlearn._version import __version__
@@ -40,6 +40,8 @@ def _parse(parse: Callable[..., T], *arguments: Any, **options: Any) -> T:
     try:
         with contextlib.redirect_stderr(said):
             return parse(*arguments, **options)
+    except Refused as error:
+        raise InputError(str(error)) from None
     except SystemExit as stop:
         place, cause = "", stop.__context__
         while cause is not None and not isinstance(cause, InputError):

@@ -326,6 +326,7 @@ print("done", process)
 """
 
 
+@pytest.mark.slow
 def test_processes_of_one_program_write_chunks_of_their_own(tmp_path):
     with socket.socket() as free:
         free.bind(("localhost", 0))

@@ -10,6 +10,7 @@ from small_audits import CALIBRATION_RUNS, L, audit, read, results
 
 from jaxunlearn import records
 from jaxunlearn.pipeline import audit as pipeline
+from jaxunlearn.pipeline import population
 from jaxunlearn.pipeline.population import load_models
 
 RUNS = CALIBRATION_RUNS + L
@@ -115,7 +116,7 @@ def test_scores_on_the_way_are_mended(tmp_path, capsys):
         assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
-@pytest.mark.parametrize("damage", [cut, flip, gone])
+@pytest.mark.parametrize("damage", [pytest.param(cut, marks=pytest.mark.slow), flip, gone])
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -235,3 +236,17 @@ def test_unlearned_models_score_as_the_audit_says(copy):
     scores = np.asarray(task.score(padded, member)["scores"])[: rows.stop]
     expected = records.read_npz(copy / "finetune" / "scores.npz")["scores"][: rows.stop]
     np.testing.assert_array_equal(scores, expected)
+
+
+def test_models_read_back_from_disk_give_the_same_bits(finished, tmp_path, monkeypatch):
+    monkeypatch.setattr(population, "MOST_REMEMBERED", 0)
+    loads, load = [], population.store.ParamsStore.prefetch
+
+    def watched(self, chunk, like=None):
+        loads.append(chunk)
+        load(self, chunk, like)
+
+    monkeypatch.setattr(population.store.ParamsStore, "prefetch", watched)
+    assert audit(tmp_path / "x", "--methods", "finetune", "--runs-per-chunk", 8) == 0
+    assert loads == [1, 2]
+    assert results(tmp_path / "x", "finetune") == results(finished, "finetune")
