@@ -12,6 +12,7 @@ from jaxunlearn.report.canvas import Drawing, Missing
 from jaxunlearn.report.figures import method_figures
 from jaxunlearn.report.load import RunDirectory, flatten, load_directory
 from jaxunlearn.report.overview import overview
+from jaxunlearn.report.savings import savings
 from jaxunlearn.report.section import maths, method_section
 from jaxunlearn.report.style import CSS
 from jaxunlearn.report.table import ABSENT, cells, clean, columns, labels, settings
@@ -146,12 +147,13 @@ def _provenance(runs: Sequence[RunDirectory]) -> str:
             facts.append(("runs", ", ".join(f"{v} {k}" for k, v in counts.items())))
         facts += [
             (k.replace("_", " "), manifest[k])
-            for k in ("created", "device", "wall_seconds")
+            for k in ("created", "device", "processes", "wall_seconds")
             if manifest.get(k) is not None
         ]
         population = manifest.get("population")
         if isinstance(population, dict):
             facts.append(("population", ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in population.items())))
+        facts += [("not computed again", line) for line in savings(run)]
         versions = manifest.get("versions")
         if isinstance(versions, dict):
             facts.append(("versions", ", ".join(f"{k} {v}" for k, v in versions.items())))
