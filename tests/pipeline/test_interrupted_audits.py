@@ -139,29 +139,36 @@ def test_a_disk_that_fills_up_at_any_write_loses_nothing(finished, tmp_path, mon
 
 
 @pytest.mark.slow
-def test_six_kills_and_two_interrupts_at_random_moments(finished, tmp_path, cached_environment):
-    extra = ["--runs-per-chunk", "4", "--methods", "retrain", "finetune"]
-    began = time.time()
-    whole = start(tmp_path / "whole", *extra)
-    assert whole.communicate() and whole.returncode == 0
-    seconds, dice, out = time.time() - began, random.Random(0), tmp_path / "cut"
-    signals = [signal.SIGKILL] * 6 + [signal.SIGINT] * 2
-    for turn, number in enumerate(signals):
+def test_twenty_kills_and_two_interrupts_at_random_moments(finished, tmp_path, cached_environment):
+    extra = ["--runs-per-chunk", "1", "--methods", "retrain", "finetune"]
+    whole, out, dice = tmp_path / "whole", tmp_path / "cut", random.Random(0)
+    process = start(whole, *extra)
+    assert process.communicate() and process.returncode == 0
+
+    def written():
+        return len([*out.glob("population/chunk-*.json"), *out.glob("*/chunks/*.npz")]) + 20 * len(
+            [*out.glob("*/bound.json")]
+        )
+
+    killed = 0
+    for turn, number in enumerate([signal.SIGKILL] * 20 + [signal.SIGINT] * 2):
+        target = written() + dice.randint(0, 2)
         process = start(out, *extra)
-        if turn < 2:  # while a checkpoint is being written
+        if turn < 4:  # while a checkpoint is being written
             wait_for(process, lambda: any((out / "population").glob("*checkpoint-tmp*")))
-        elif turn == 2:  # between two chunks of scores
-            wait_for(process, lambda: any(out.glob("*/chunks/*.npz")))
         else:
-            wait_for(process, lambda: False, dice.uniform(0.3, 1) * seconds)
+            wait_for(process, lambda target=target: written() > target)
+            time.sleep(dice.uniform(0, 0.15))
         process.send_signal(number)
         _, said = process.communicate()
         assert process.returncode in (0, -number, 130) and (number == signal.SIGKILL or said.count("\n") <= 1), said
+        killed += process.returncode != 0
+    assert killed >= 18
     process = start(out, *extra)
     assert process.communicate() and process.returncode == 0
     assert not list(out.rglob("*tmp*"))
     for method in ("retrain", "finetune"):
-        assert results(out, method) == results(tmp_path / "whole", method) == results(finished, method)
+        assert results(out, method) == results(whole, method) == results(finished, method)
 
 
 @pytest.mark.slow
