@@ -372,7 +372,7 @@ def _replace(one_run: Callable[[Any], Any], runs: Any, width: int) -> Any:
             new = jax.vmap(one_run)(taken)
         return jax.tree.map(lambda old, part: lax.dynamic_update_slice_in_dim(old, part, at, 0), state, new)
 
-    if share == width:
+    if share == width > 1:
         return jax.vmap(one_run)(runs)
     return lax.fori_loop(0, share // width, group, runs[0])
 
