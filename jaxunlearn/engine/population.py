@@ -81,7 +81,9 @@ class Engine:
 
         def over_share(*arguments):
             one_run = partial(fn, *arguments[:shared])
-            return lax.map(lambda run: one_run(*run), arguments[shared:], batch_size=self.plan.width)
+            # One at a time without vmap: over a single run it would only turn products into batched ones, which are slower.
+            width = None if self.plan.width == 1 else self.plan.width
+            return lax.map(lambda run: one_run(*run), arguments[shared:], batch_size=width)
 
         def specs(count):
             return (P(),) * shared + (P(AXIS),) * (count - shared)
