@@ -60,8 +60,11 @@ def _shifted(x, height, width):
 
 
 def _patches(x, kernel):
-    height, width, _, out = kernel.shape
-    return _shifted(x, height, width) @ kernel.reshape(-1, out)
+    height, width, channels, out = kernel.shape
+    rows = _shifted(x, height, width).reshape(
+        -1, height * width * channels
+    )  # 2-D: else the gradient contracts three axes
+    return (rows @ kernel.reshape(-1, out)).reshape(*x.shape[:3], out)
 
 
 def convolve(

@@ -147,3 +147,21 @@ def test_chunks_cover_all_runs_evenly(runs):
     plan = planning.choose(planning.make_mesh(jax.devices()[:2]), runs)
     chunks = -(-runs // plan.runs_per_chunk)
     assert chunks * plan.runs_per_chunk - runs < max(4, plan.runs_per_chunk)
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_run_alone_is_not_put_under_vmap(problem, width):
+    batched = []
+
+    @jax.custom_batching.custom_vmap
+    def double(a):
+        return 2 * a
+
+    @double.def_vmap
+    def _double_batched(size, in_batched, a):
+        batched.append(size)
+        return 2 * a, in_batched[0]
+
+    doubled = make_engine(problem, devices=2, width=width).map(lambda examples, shared, a: double(a))(np.arange(R))
+    np.testing.assert_array_equal(doubled, 2 * np.arange(R))
+    assert batched == ([] if width == 1 else [width])

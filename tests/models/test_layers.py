@@ -1,5 +1,7 @@
 """Forms of convolution against XLA's own, pooling and normalisation against flax."""
 
+import re
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -31,6 +33,14 @@ def test_convolution_forms_agree_in_values_and_gradients(size, channels, form):
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
     for a, b in zip(ours, xla):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3)
+
+
+def test_gradients_of_patches_contract_one_axis():
+    # XLA's CPU compiler takes its fast product for sure only then.
+    x, kernel = jnp.ones((4, 6, 7, 3)), jnp.ones((3, 3, 3, 5))
+    gradient = jax.jit(jax.grad(lambda k: jnp.sum(layers.convolve(x, k, form="patches") ** 2)))
+    contracted = re.findall(r"contracting_dims = \[([^]]*)\]", gradient.lower(kernel).as_text())
+    assert len(contracted) >= 2 and all("," not in axes for axes in contracted)
 
 
 def test_max_pool_equals_flax_in_value_and_gradient_and_takes_forward_mode():
