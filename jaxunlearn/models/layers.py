@@ -17,7 +17,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-ConvForm = Literal["canonical", "patches", "plain"]
+from jaxunlearn.models import winograd
+
+ConvForm = Literal["winograd", "canonical", "patches", "plain"]
 CONV_FORMS: tuple[str, ...] = get_args(ConvForm)
 _NUMBERS = ("NHWC", "HWIO", "NHWC")
 FEW_CHANNELS = 4
@@ -77,9 +79,12 @@ def convolve(
     Returns:
         Outputs of the inputs' spatial size.
     """
-    if form == "patches" or (form == "canonical" and kernel.shape[2] <= FEW_CHANNELS):
+    few = kernel.shape[2] <= FEW_CHANNELS
+    if form == "patches" or (few and form != "plain"):
         return _patches(x, kernel)
-    return _canonical(x, kernel) if form == "canonical" else _convolve(x, kernel, "SAME")
+    if form == "winograd" and winograd.applies(*x.shape[1:3], kernel.shape):
+        return winograd.convolve(x, kernel)
+    return _convolve(x, kernel, "SAME") if form == "plain" else _canonical(x, kernel)
 
 
 def group_norm(
