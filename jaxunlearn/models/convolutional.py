@@ -22,13 +22,18 @@ class _Convolution(nn.Module):
 
 
 class _GroupNorm(nn.Module):
+    """Group normalisation and ReLU."""
+
     groups: int
+    form: layers.ConvForm
 
     @nn.compact
     def __call__(self, x):
         scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
         bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],))
-        return layers.group_norm(x, scale, bias, groups=self.groups)
+        if self.form == "winograd":
+            return layers.group_norm_relu(x, scale, bias, self.groups)
+        return jax.nn.relu(layers.group_norm(x, scale, bias, groups=self.groups))
 
 
 class _DigitsCNN(nn.Module):
@@ -50,7 +55,7 @@ class _TinyNet(nn.Module):
     def __call__(self, x):
         for features in (64, 128):
             for _ in range(2):
-                x = jax.nn.relu(_GroupNorm(groups=8)(_Convolution(features, self.form)(x)))
+                x = _GroupNorm(8, self.form)(_Convolution(features, self.form)(x))
             x = layers.max_pool(x)
         return nn.Dense(self.classes, kernel_init=nn.initializers.he_normal())(x.mean(axis=(1, 2)))
 

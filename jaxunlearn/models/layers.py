@@ -10,6 +10,7 @@ A convolution has three forms with equal values and equal gradients; which one i
 * ``plain``: ``lax.conv_general_dilated`` as it is. The only form that forward-mode differentiation takes.
 """
 
+import functools
 from typing import Literal, get_args
 
 import jax
@@ -53,10 +54,16 @@ def _canonical_backward(residuals, dy):
 _canonical.defvjp(_canonical_forward, _canonical_backward)
 
 
+def _pad(x, height, width, axes):
+    """Zeros around a map, as many as a centred kernel reaches out."""
+    reach = dict(zip(axes, (height // 2, width // 2)))
+    return jnp.pad(x, [(reach.get(axis, 0),) * 2 for axis in range(x.ndim)])
+
+
 def _shifted(x, height, width):
     """[b, h, w, height * width * i]: the inputs under every kernel position, slices side by side."""
     rows, columns = x.shape[1:3]
-    padded = jnp.pad(x, ((0, 0), (height // 2, height // 2), (width // 2, width // 2), (0, 0)))
+    padded = _pad(x, height, width, axes=(1, 2))
     slices = [padded[:, i : i + rows, j : j + columns] for i in range(height) for j in range(width)]
     return jnp.concatenate(slices, axis=-1)
 
@@ -64,6 +71,32 @@ def _shifted(x, height, width):
 def _patches(x, kernel):
     height, width, _, out = kernel.shape
     return _shifted(x, height, width) @ kernel.reshape(-1, out)
+
+
+@jax.custom_vjp
+def _unfolded(x, kernel):
+    """``_patches`` for few input channels."""
+    return _patches(x, kernel)
+
+
+def _unfolded_forward(x, kernel):
+    return _patches(x, kernel), (x, kernel)
+
+
+def _unfolded_backward(residuals, dy):
+    x, kernel = residuals
+    height, width, _, out = kernel.shape
+    # dL/dx adds nine shifted slices of few channels; a network's first layer never asks for it.
+    dx = jax.vjp(lambda x: _patches(x, kernel), x)[1](dy)[0]
+    # dL/dW: patches again, but pixels last, or the product would first have to turn all of dy (10 times slower).
+    batch, rows, columns, _ = x.shape
+    padded = _pad(x.transpose(0, 3, 1, 2), height, width, axes=(2, 3))
+    slices = [padded[:, :, i : i + rows, j : j + columns] for i in range(height) for j in range(width)]
+    patches = jnp.concatenate(slices, axis=1).reshape(batch, -1, rows * columns)
+    return dx, jnp.sum(patches @ dy.reshape(batch, rows * columns, out), axis=0).reshape(kernel.shape)
+
+
+_unfolded.defvjp(_unfolded_forward, _unfolded_backward)
 
 
 def convolve(
@@ -79,12 +112,38 @@ def convolve(
     Returns:
         Outputs of the inputs' spatial size.
     """
-    few = kernel.shape[2] <= FEW_CHANNELS
-    if form == "patches" or (few and form != "plain"):
+    if form == "patches":
         return _patches(x, kernel)
+    if form != "plain" and kernel.shape[2] <= FEW_CHANNELS:
+        return _unfolded(x, kernel)
     if form == "winograd" and winograd.applies(*x.shape[1:3], kernel.shape):
         return winograd.convolve(x, kernel)
     return _convolve(x, kernel, "SAME") if form == "plain" else _canonical(x, kernel)
+
+
+def _group_statistics(x, groups, epsilon):
+    """([b, c], [b, c]): each channel's group mean and inverse standard deviation.
+
+    Spatial means per channel come first and are then averaged within a group: the same value as one reduction over
+    (h, w, channels of the group), with half the temporaries in the backward pass.
+    """
+
+    def group_mean(values):
+        return _over_groups(jnp.mean(values, axis=(1, 2)), groups)
+
+    mean = group_mean(x)
+    variance = jnp.maximum(group_mean(jnp.square(x)) - jnp.square(mean), 0.0)
+    return mean, lax.rsqrt(variance + epsilon)
+
+
+def _over_groups(values: Float[Array, "b c"], groups: int) -> Float[Array, "b c"]:
+    """The mean of each channel's group, at every channel."""
+    size = values.shape[1] // groups
+    return jnp.repeat(jnp.mean(values.reshape(-1, groups, size), axis=-1), size, axis=-1)
+
+
+def _everywhere(values: Float[Array, "b c"]) -> Float[Array, "b 1 1 c"]:
+    return values[:, None, None, :]
 
 
 def group_norm(
@@ -95,21 +154,43 @@ def group_norm(
     groups: int,
     epsilon: float = 1e-6,
 ) -> Float[Array, "b h w c"]:
-    """Group normalisation (Wu and He, 2018).
+    """Group normalisation (Wu and He, 2018)."""
+    mean, deviation = _group_statistics(x, groups, epsilon)
+    factor = deviation * scale
+    return x * _everywhere(factor) + _everywhere(bias - mean * factor)
 
-    Spatial means per channel come first and are then averaged within a group: the same value as one reduction over
-    (h, w, channels of the group), with half the temporaries in the backward pass.
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def group_norm_relu(x, scale, bias, groups: int, epsilon: float = 1e-6):
+    """``relu(group_norm(...))`` that keeps its input and nothing of its size for the backward pass.
+
+    Takes no forward-mode differentiation.
     """
-    channels = x.shape[-1]
+    return jax.nn.relu(group_norm(x, scale, bias, groups=groups, epsilon=epsilon))
 
-    def group_mean(values):  # [b, h, w, c] -> [b, 1, 1, c]
-        by_channel = jnp.mean(values, axis=(1, 2)).reshape(-1, groups, channels // groups)
-        return jnp.repeat(jnp.mean(by_channel, axis=-1), channels // groups, axis=-1)[:, None, None, :]
 
-    mean = group_mean(x)
-    variance = jnp.maximum(group_mean(jnp.square(x)) - jnp.square(mean), 0.0)
-    factor = lax.rsqrt(variance + epsilon) * scale[None, None, None, :]
-    return x * factor + (bias[None, None, None, :] - mean * factor)
+def _group_norm_relu_forward(x, scale, bias, groups, epsilon):
+    mean, deviation = _group_statistics(x, groups, epsilon)
+    factor = deviation * scale
+    y = jax.nn.relu(x * _everywhere(factor) + _everywhere(bias - mean * factor))
+    return y, (x, scale, bias, mean, deviation)
+
+
+def _group_norm_relu_backward(groups, epsilon, residuals, dy):
+    x, scale, bias, mean, deviation = residuals
+    factor = deviation * scale
+    d = jnp.where(x * _everywhere(factor) + _everywhere(bias - mean * factor) > 0, dy, 0)
+    # With z the normalised input: sums of d and of d * z over each map give all gradients.
+    total = jnp.sum(d, axis=(1, 2))
+    along = deviation * (jnp.sum(d * x, axis=(1, 2)) - mean * total)
+    pixels = x.shape[1] * x.shape[2]
+    offset = _over_groups(scale * total, groups) / pixels
+    slope = _over_groups(scale * along, groups) / pixels * deviation
+    dx = d * _everywhere(factor) - _everywhere(deviation * slope) * x + _everywhere(deviation * (mean * slope - offset))
+    return dx, jnp.sum(along, axis=0), jnp.sum(total, axis=0)
+
+
+group_norm_relu.defvjp(_group_norm_relu_forward, _group_norm_relu_backward)
 
 
 @jax.custom_jvp
@@ -128,6 +209,6 @@ def _max_pool_jvp(primals, tangents):
     b, h, w, c = x.shape
     y = max_pool(x)
     windows = (b, h // 2, 2, w // 2, 2, c)
-    is_max = (x.reshape(windows) == y[:, :, None, :, None, :]).astype(x.dtype)
-    share = is_max / jnp.sum(is_max, axis=(2, 4), keepdims=True)
-    return y, jnp.sum(share * dx.reshape(windows), axis=(2, 4))
+    is_max = x.reshape(windows) == y[:, :, None, :, None, :]
+    chosen = jnp.sum(jnp.where(is_max, dx.reshape(windows), 0), axis=(2, 4))
+    return y, chosen / jnp.sum(is_max, axis=(2, 4), dtype=x.dtype)
