@@ -18,7 +18,7 @@ class _Convolution(nn.Module):
     def __call__(self, x):
         kernel = self.param("kernel", nn.initializers.he_normal(), (3, 3, x.shape[-1], self.features))
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
-        return layers.convolve(x, kernel, form=self.form) + bias[None, None, None, :]
+        return layers.convolve(x, kernel, bias, form=self.form)
 
 
 class _GroupNorm(nn.Module):

@@ -100,25 +100,32 @@ _unfolded.defvjp(_unfolded_forward, _unfolded_backward)
 
 
 def convolve(
-    x: Float[Array, "b h w i"], kernel: Float[Array, "kh kw i o"], *, form: ConvForm = "canonical"
+    x: Float[Array, "b h w i"],
+    kernel: Float[Array, "kh kw i o"],
+    bias: Float[Array, " o"] | None = None,
+    *,
+    form: ConvForm = "canonical",
 ) -> Float[Array, "b h w o"]:
     """Stride-1, zero-padded ("same") convolution with an odd kernel.
 
     Args:
         x: Inputs, channels last.
         kernel: Weights; both spatial sizes odd.
+        bias: Added to the outputs; None adds nothing.
         form: See the module's docstring; all forms agree to float rounding.
 
     Returns:
         Outputs of the inputs' spatial size.
     """
-    if form == "patches":
-        return _patches(x, kernel)
-    if form != "plain" and kernel.shape[2] <= FEW_CHANNELS:
-        return _unfolded(x, kernel)
-    if form == "winograd" and winograd.applies(*x.shape[1:3], kernel.shape):
-        return winograd.convolve(x, kernel)
-    return _convolve(x, kernel, "SAME") if form == "plain" else _canonical(x, kernel)
+    if form == "winograd" and winograd.applies(*x.shape[1:3], kernel.shape) and kernel.shape[2] > FEW_CHANNELS:
+        return winograd.convolve(x, kernel, jnp.zeros(kernel.shape[-1], x.dtype) if bias is None else bias)
+    if form == "plain":
+        y = _convolve(x, kernel, "SAME")
+    elif form == "patches":
+        y = _patches(x, kernel)
+    else:
+        y = _unfolded(x, kernel) if kernel.shape[2] <= FEW_CHANNELS else _canonical(x, kernel)
+    return y if bias is None else y + bias[None, None, None, :]
 
 
 def _group_statistics(x, groups, epsilon):
@@ -156,8 +163,8 @@ def group_norm(
 ) -> Float[Array, "b h w c"]:
     """Group normalisation (Wu and He, 2018)."""
     mean, deviation = _group_statistics(x, groups, epsilon)
-    factor = deviation * scale
-    return x * _everywhere(factor) + _everywhere(bias - mean * factor)
+    factor = deviation * scale[None]
+    return x * _everywhere(factor) + _everywhere(bias[None] - mean * factor)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
@@ -171,21 +178,21 @@ def group_norm_relu(x, scale, bias, groups: int, epsilon: float = 1e-6):
 
 def _group_norm_relu_forward(x, scale, bias, groups, epsilon):
     mean, deviation = _group_statistics(x, groups, epsilon)
-    factor = deviation * scale
-    y = jax.nn.relu(x * _everywhere(factor) + _everywhere(bias - mean * factor))
+    factor = deviation * scale[None]
+    y = jax.nn.relu(x * _everywhere(factor) + _everywhere(bias[None] - mean * factor))
     return y, (x, scale, bias, mean, deviation)
 
 
 def _group_norm_relu_backward(groups, epsilon, residuals, dy):
     x, scale, bias, mean, deviation = residuals
-    factor = deviation * scale
-    d = jnp.where(x * _everywhere(factor) + _everywhere(bias - mean * factor) > 0, dy, 0)
+    factor = deviation * scale[None]
+    d = jnp.where(x * _everywhere(factor) + _everywhere(bias[None] - mean * factor) > 0, dy, 0)
     # With z the normalised input: sums of d and of d * z over each map give all gradients.
     total = jnp.sum(d, axis=(1, 2))
     along = deviation * (jnp.sum(d * x, axis=(1, 2)) - mean * total)
     pixels = x.shape[1] * x.shape[2]
-    offset = _over_groups(scale * total, groups) / pixels
-    slope = _over_groups(scale * along, groups) / pixels * deviation
+    offset = _over_groups(scale[None] * total, groups) / pixels
+    slope = _over_groups(scale[None] * along, groups) / pixels * deviation
     dx = d * _everywhere(factor) - _everywhere(deviation * slope) * x + _everywhere(deviation * (mean * slope - offset))
     return dx, jnp.sum(along, axis=0), jnp.sum(total, axis=0)
 
@@ -211,4 +218,6 @@ def _max_pool_jvp(primals, tangents):
     windows = (b, h // 2, 2, w // 2, 2, c)
     is_max = x.reshape(windows) == y[:, :, None, :, None, :]
     chosen = jnp.sum(jnp.where(is_max, dx.reshape(windows), 0), axis=(2, 4))
-    return y, chosen / jnp.sum(is_max, axis=(2, 4), dtype=x.dtype)
+    # Four terms, not a reduction, which would be given arrays of x's size to read and to write.
+    equal = sum(is_max[:, :, i, :, j].astype(x.dtype) for i in range(2) for j in range(2))
+    return y, chosen / equal

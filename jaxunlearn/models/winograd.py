@@ -81,59 +81,68 @@ def products(a: Array, b: Array, axes: tuple[int, int]) -> Array:
     return lax.dot_general(a, b, (((axes[0],), (axes[1],)), ((0,), (0,))))
 
 
-def _blocks(x: Float[Array, "b h w c"]) -> tuple[Float[Array, "k n h w c"], Float[Array, "r h w c"]]:
-    """Blocks of n whole images of about BLOCK_TILES tiles, and the images left over."""
+def _block_size(x: Float[Array, "b h w c"]) -> int:
+    """Images whose tiles make a block."""
     batch, height, width, _ = x.shape
-    size = min(batch, max(1, BLOCK_TILES * TILE**2 // (height * width)))
-    whole = batch // size * size
-    return x[:whole].reshape(-1, size, *x.shape[1:]), x[whole:]
+    return min(batch, max(1, BLOCK_TILES * TILE**2 // (height * width)))
 
 
-def _convolve(x, kernel):
-    height, width, inputs, outputs = *x.shape[1:], kernel.shape[-1]
+def _convolve(x, kernel, bias):
+    batch, height, width, inputs = x.shape
+    outputs, size = kernel.shape[-1], _block_size(x)
     weights = (_KERNEL_2D @ kernel.reshape(9, -1)).reshape(POINTS**2, inputs, outputs)
 
     def block(x):
-        return _to_outputs(products(_of_inputs(x), weights, (2, 1)), height, width)
+        y = _to_outputs(products(_of_inputs(x), weights, (2, 1)), height, width)
+        return y if bias is None else y + bias[None, None, None, :]
 
-    blocks, rest = _blocks(x)
-    if blocks.shape[0] == 1:
-        y = block(blocks[0])
-    else:
-        y = lax.map(block, blocks).reshape(-1, height, width, outputs)
-    return jnp.concatenate([y, block(rest)]) if rest.shape[0] else y
+    def step(i, y):
+        start = jnp.minimum(i * size, batch - size)  # the last block may do some images again
+        return lax.dynamic_update_slice_in_dim(y, block(lax.dynamic_slice_in_dim(x, start, size)), start, 0)
+
+    if size == batch:
+        return block(x)
+    return lax.fori_loop(0, -(-batch // size), step, jnp.zeros((batch, height, width, outputs), x.dtype))
 
 
 def _kernel_gradient(x, dy):
+    batch, size = x.shape[0], _block_size(x)
+
     def block(x, dy):
         return products(_of_inputs(x), _of_outputs(dy), (1, 1))
 
-    (blocks, rest), (dy_blocks, dy_rest) = _blocks(x), _blocks(dy)
-    total = block(blocks[0], dy_blocks[0])
-    if blocks.shape[0] > 1:
-        total = lax.fori_loop(1, blocks.shape[0], lambda i, sum_: sum_ + block(blocks[i], dy_blocks[i]), total)
-    if rest.shape[0]:
-        total = total + block(rest, dy_rest)
+    def step(i, total):
+        return total + block(*(lax.dynamic_slice_in_dim(part, i * size, size) for part in (x, dy)))
+
+    total = block(x[:size], dy[:size])
+    if batch > size:
+        total = lax.fori_loop(1, batch // size, step, total)
+    left = batch % size
+    if left:
+        total = total + block(x[-left:], dy[-left:])
     return (_KERNEL_2D.T @ total.reshape(POINTS**2, -1)).reshape(3, 3, x.shape[-1], dy.shape[-1])
 
 
 @jax.custom_vjp
-def convolve(x: Float[Array, "b h w i"], kernel: Float[Array, "3 3 i o"]) -> Float[Array, "b h w o"]:
-    """Stride-1, zero-padded 3 x 3 convolution; height and width are multiples of 4.
+def convolve(
+    x: Float[Array, "b h w i"], kernel: Float[Array, "3 3 i o"], bias: Float[Array, " o"]
+) -> Float[Array, "b h w o"]:
+    """Stride-1, zero-padded 3 x 3 convolution plus a bias; height and width are multiples of 4.
 
     Nothing but its arguments is kept for the backward pass: transforming them again costs less than the memory.
     """
-    return _convolve(x, kernel)
+    return _convolve(x, kernel, bias)
 
 
-def _forward(x, kernel):
-    return _convolve(x, kernel), (x, kernel)
+def _forward(x, kernel, bias):
+    return _convolve(x, kernel, bias), (x, kernel)
 
 
 def _backward(residuals, dy):
     x, kernel = residuals
     # dL/dx: the same convolution with the kernel turned by 180 degrees and its channels swapped.
-    return _convolve(dy, kernel[::-1, ::-1].swapaxes(2, 3)), _kernel_gradient(x, dy)
+    dx = _convolve(dy, kernel[::-1, ::-1].swapaxes(2, 3), None)
+    return dx, _kernel_gradient(x, dy), jnp.sum(dy, axis=(0, 1, 2))
 
 
 convolve.defvjp(_forward, _backward)
