@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from jaxunlearn.models import winograd
+from jaxunlearn.models import blocks, winograd
 
 ConvForm = Literal["winograd", "canonical", "patches", "plain"]
 CONV_FORMS: tuple[str, ...] = get_args(ConvForm)
@@ -73,27 +73,30 @@ def _patches(x, kernel):
     return _shifted(x, height, width) @ kernel.reshape(-1, out)
 
 
-@jax.custom_vjp
-def _unfolded(x, kernel):
-    """``_patches`` for few input channels."""
-    return _patches(x, kernel)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _unfolded(x, kernel, bias, size: int):
+    """``_patches`` plus a bias for few input channels, ``size`` images at a time."""
+    return blocks.map_images(lambda x: _patches(x, kernel) + bias[None, None, None, :], x, size)
 
 
-def _unfolded_forward(x, kernel):
-    return _patches(x, kernel), (x, kernel)
+def _unfolded_forward(x, kernel, bias, size):
+    return _unfolded(x, kernel, bias, size), (x, kernel)
 
 
-def _unfolded_backward(residuals, dy):
+def _unfolded_backward(size, residuals, dy):
     x, kernel = residuals
-    height, width, _, out = kernel.shape
-    # dL/dx adds nine shifted slices of few channels; a network's first layer never asks for it.
+    (height, width, _, out), (rows, columns) = kernel.shape, x.shape[1:3]
+
+    def block(x, dy):
+        # Patches again, but pixels last, or the product would first have to turn all of dy (10 times slower).
+        padded = _pad(x.transpose(0, 3, 1, 2), height, width, axes=(2, 3))
+        slices = [padded[:, :, i : i + rows, j : j + columns] for i in range(height) for j in range(width)]
+        patches = jnp.concatenate(slices, axis=1).reshape(x.shape[0], -1, rows * columns)
+        return jnp.sum(patches @ dy.reshape(x.shape[0], rows * columns, out), axis=0)
+
+    # dL/dx adds shifted slices of few channels; a network's first layer never asks for it.
     dx = jax.vjp(lambda x: _patches(x, kernel), x)[1](dy)[0]
-    # dL/dW: patches again, but pixels last, or the product would first have to turn all of dy (10 times slower).
-    batch, rows, columns, _ = x.shape
-    padded = _pad(x.transpose(0, 3, 1, 2), height, width, axes=(2, 3))
-    slices = [padded[:, :, i : i + rows, j : j + columns] for i in range(height) for j in range(width)]
-    patches = jnp.concatenate(slices, axis=1).reshape(batch, -1, rows * columns)
-    return dx, jnp.sum(patches @ dy.reshape(batch, rows * columns, out), axis=0).reshape(kernel.shape)
+    return dx, blocks.sum_images(block, x, dy, size).reshape(kernel.shape), jnp.sum(dy, axis=(0, 1, 2))
 
 
 _unfolded.defvjp(_unfolded_forward, _unfolded_backward)
@@ -117,15 +120,16 @@ def convolve(
     Returns:
         Outputs of the inputs' spatial size.
     """
-    if form == "winograd" and winograd.applies(*x.shape[1:3], kernel.shape) and kernel.shape[2] > FEW_CHANNELS:
-        return winograd.convolve(x, kernel, jnp.zeros(kernel.shape[-1], x.dtype) if bias is None else bias)
+    bias = jnp.zeros(kernel.shape[-1], x.dtype) if bias is None else bias
+    if form == "patches":
+        return _patches(x, kernel) + bias[None, None, None, :]
     if form == "plain":
-        y = _convolve(x, kernel, "SAME")
-    elif form == "patches":
-        y = _patches(x, kernel)
-    else:
-        y = _unfolded(x, kernel) if kernel.shape[2] <= FEW_CHANNELS else _canonical(x, kernel)
-    return y if bias is None else y + bias[None, None, None, :]
+        return _convolve(x, kernel, "SAME") + bias[None, None, None, :]
+    if kernel.shape[2] <= FEW_CHANNELS:
+        return _unfolded(x, kernel, bias, blocks.images_of(x) if form == "winograd" else x.shape[0])
+    if form == "winograd" and winograd.applies(*x.shape[1:3], kernel.shape):
+        return winograd.convolve(x, kernel, bias)
+    return _canonical(x, kernel) + bias[None, None, None, :]
 
 
 def _group_statistics(x, groups, epsilon):

@@ -16,11 +16,10 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
+from jaxunlearn.models import blocks
+
 TILE = 4
 POINTS = 6
-BLOCK_TILES = 128
-"""Tiles in a block; measured on a core with 1 MB of second-level cache, flat from 64 to 256."""
-
 # Rows are the six points. The transforms of a tile's inputs (B^T), of the kernel (G), and back to its outputs (A^T).
 INPUTS = np.array(
     [
@@ -81,46 +80,23 @@ def products(a: Array, b: Array, axes: tuple[int, int]) -> Array:
     return lax.dot_general(a, b, (((axes[0],), (axes[1],)), ((0,), (0,))))
 
 
-def _block_size(x: Float[Array, "b h w c"]) -> int:
-    """Images whose tiles make a block."""
-    batch, height, width, _ = x.shape
-    return min(batch, max(1, BLOCK_TILES * TILE**2 // (height * width)))
-
-
 def _convolve(x, kernel, bias):
-    batch, height, width, inputs = x.shape
-    outputs, size = kernel.shape[-1], _block_size(x)
-    weights = (_KERNEL_2D @ kernel.reshape(9, -1)).reshape(POINTS**2, inputs, outputs)
+    height, width, inputs = x.shape[1:]
+    weights = (_KERNEL_2D @ kernel.reshape(9, -1)).reshape(POINTS**2, inputs, -1)
 
     def block(x):
         y = _to_outputs(products(_of_inputs(x), weights, (2, 1)), height, width)
         return y if bias is None else y + bias[None, None, None, :]
 
-    def step(i, y):
-        start = jnp.minimum(i * size, batch - size)  # the last block may do some images again
-        return lax.dynamic_update_slice_in_dim(y, block(lax.dynamic_slice_in_dim(x, start, size)), start, 0)
-
-    if size == batch:
-        return block(x)
-    return lax.fori_loop(0, -(-batch // size), step, jnp.zeros((batch, height, width, outputs), x.dtype))
+    return blocks.map_images(block, x, blocks.images_of(x))
 
 
 def _kernel_gradient(x, dy):
-    batch, size = x.shape[0], _block_size(x)
-
     def block(x, dy):
         return products(_of_inputs(x), _of_outputs(dy), (1, 1))
 
-    def step(i, total):
-        return total + block(*(lax.dynamic_slice_in_dim(part, i * size, size) for part in (x, dy)))
-
-    total = block(x[:size], dy[:size])
-    if batch > size:
-        total = lax.fori_loop(1, batch // size, step, total)
-    left = batch % size
-    if left:
-        total = total + block(x[-left:], dy[-left:])
-    return (_KERNEL_2D.T @ total.reshape(POINTS**2, -1)).reshape(3, 3, x.shape[-1], dy.shape[-1])
+    by_point = blocks.sum_images(block, x, dy, blocks.images_of(x))
+    return (_KERNEL_2D.T @ by_point.reshape(POINTS**2, -1)).reshape(3, 3, x.shape[-1], dy.shape[-1])
 
 
 @jax.custom_vjp
