@@ -32,7 +32,9 @@ def map_images(fn: Callable[[Array], Array], x: Float[Array, "b ..."], size: int
     return lax.fori_loop(0, -(-batch // size), step, jnp.zeros(out.shape, out.dtype))
 
 
-def sum_images(fn: Callable[[Array, Array], Any], x: Float[Array, "b ..."], dy: Float[Array, "b ..."], size: int) -> Any:
+def sum_images(
+    fn: Callable[[Array, Array], Any], x: Float[Array, "b ..."], dy: Float[Array, "b ..."], size: int
+) -> Any:
     """``fn(x, dy)`` for a function that sums over images, ``size`` images at a time."""
     batch = x.shape[0]
 

@@ -42,6 +42,7 @@ def make_model(
     *,
     width: int = 1,
     forward_mode: bool = False,
+    platform: str | None = None,
     text: configuration.Text | None = None,
 ) -> Model:
     """Builds the architecture.
@@ -52,9 +53,11 @@ def make_model(
         outputs: Classes, or size of the vocabulary.
         width: Models that a device computes at once: more than one want convolutions as matrix products.
         forward_mode: Whether forward-mode differentiation must go through, which the fastest layers refuse.
+        platform: Of the device, as JAX names it; None means the default one. A CPU gets convolutions in cache-sized blocks.
         text: Sizes of the LSTM.
     """
-    form: layers.ConvForm = "patches" if width > 1 or forward_mode else "canonical"
+    alone: layers.ConvForm = "winograd" if (platform or jax.default_backend()) == "cpu" else "canonical"
+    form: layers.ConvForm = "patches" if width > 1 or forward_mode else alone
     text = text or configuration.Text()
     makers: dict[str, Callable[[], Model]] = {
         "linear": lambda: linear.linear(shape, outputs),
@@ -261,7 +264,14 @@ def build(config: configuration.Audit, devices=None) -> Task:
     sizes = Sizes(retain=data.retain, pool=m * data.batch_size, forget=(m // 2) * data.batch_size)
     examples = Examples(jnp.asarray(data.x), jnp.asarray(data.y))
     engine = Engine(mesh, plan, examples, sizes, jax.random.fold_in(root, _ORDER))
-    model = make_model(config.model, data.x.shape[1:], data.outputs, width=plan.width, text=config.text)
+    model = make_model(
+        config.model,
+        data.x.shape[1:],
+        data.outputs,
+        width=plan.width,
+        platform=mesh.devices.flat[0].platform,
+        text=config.text,
+    )
     return Task(
         config=config,
         data=data,
