@@ -7,7 +7,6 @@ on CPU. Batch last, whatever is done to pixels goes over rows of c * b contiguou
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Float
 
 from jaxunlearn.models import winograd
@@ -19,14 +18,9 @@ _KERNEL = np.kron(winograd.KERNEL, winograd.KERNEL)
 _OUTPUTS = np.kron(winograd.OUTPUTS, winograd.OUTPUTS)
 
 
-def _each(a: Array, b: Array, axes: tuple[int, int]) -> Array:
-    """One matrix product for each entry of the leading axis, contracting the given axis of each side."""
-    return lax.dot_general(a, b, (((axes[0],), (axes[1],)), ((0,), (0,))))
-
-
 def _linear(matrix: np.ndarray, x: Float[Array, "p ..."]) -> Float[Array, "q ..."]:
     """``matrix`` applied to the leading axis."""
-    return (matrix @ x.reshape(x.shape[0], -1)).reshape(-1, *x.shape[1:])
+    return jnp.matmul(matrix, x.reshape(x.shape[0], -1)).reshape(-1, *x.shape[1:])
 
 
 @jax.custom_vjp
@@ -38,17 +32,17 @@ def _one_tile_forward(x, kernel):
     inputs, outputs = kernel.shape[2:]
     points = _linear(_INPUTS, x.reshape(-1, inputs, x.shape[-1]))
     weights = _linear(_KERNEL, kernel.swapaxes(2, 3).reshape(-1, outputs, inputs))
-    y = _linear(_OUTPUTS, _each(weights, points, (2, 1)))
+    y = _linear(_OUTPUTS, winograd.products(weights, points, (2, 1)))
     return y.reshape(*x.shape[:2], *y.shape[1:]), (points, kernel)
 
 
 def _one_tile_backward(residuals, dy):
     points, kernel = residuals
     dproducts = _linear(_OUTPUTS.T, dy.reshape(-1, *dy.shape[2:]))
-    dkernel = _linear(_KERNEL.T, _each(points, dproducts, (2, 2))).reshape(kernel.shape)
+    dkernel = _linear(_KERNEL.T, winograd.products(points, dproducts, (2, 2))).reshape(kernel.shape)
     # The weights with their axes the other way round: cheaper made again than turned.
     weights = _linear(_KERNEL, kernel.reshape(-1, *kernel.shape[2:]))
-    dx = _linear(_INPUTS.T, _each(weights, dproducts, (2, 1)))
+    dx = _linear(_INPUTS.T, winograd.products(weights, dproducts, (2, 1)))
     return dx.reshape(*dy.shape[:2], *dx.shape[1:]), dkernel
 
 
@@ -63,7 +57,7 @@ def _patches(x: Float[Array, "h w c b"], height: int, width: int) -> Float[Array
 
 
 def _at_every_pixel(weights: Float[Array, "o k"], patches: Float[Array, "p k b"]) -> Float[Array, "p o b"]:
-    return _each(jnp.broadcast_to(weights, (patches.shape[0], *weights.shape)), patches, (2, 1))
+    return winograd.products(jnp.broadcast_to(weights, (patches.shape[0], *weights.shape)), patches, (2, 1))
 
 
 @jax.custom_vjp
@@ -80,7 +74,7 @@ def _by_patches_forward(x, kernel):
 def _by_patches_backward(residuals, dy):
     patches, kernel = residuals
     height, width, inputs, _ = kernel.shape
-    dkernel = jnp.sum(_each(patches, dy.reshape(-1, *dy.shape[2:]), (2, 2)), axis=0).reshape(kernel.shape)
+    dkernel = jnp.sum(winograd.products(patches, dy.reshape(-1, *dy.shape[2:]), (2, 2)), axis=0).reshape(kernel.shape)
     turned = kernel[::-1, ::-1].transpose(2, 0, 1, 3).reshape(inputs, -1)
     dx = _at_every_pixel(turned, _patches(dy, height, width))
     return dx.reshape(*dy.shape[:2], *dx.shape[1:]), dkernel

@@ -130,7 +130,7 @@ def convolve(
         return _convolve(x, kernel, "SAME") + bias[None, None, None, :]
     if kernel.shape[2] <= FEW_CHANNELS:
         return _unfolded(x, kernel, bias, blocks.images_of(x) if form == "winograd" else x.shape[0])
-    if form == "winograd" and winograd.applies(*x.shape[1:3], kernel.shape):
+    if form == "winograd" and winograd.applies(x.shape, kernel.shape):
         return winograd.convolve(x, kernel, bias)
     return _canonical(x, kernel) + bias[None, None, None, :]
 

@@ -37,9 +37,9 @@ OUTPUTS = np.array([[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0]
 _KERNEL_2D = np.einsum("ik,jl->jikl", KERNEL, KERNEL).reshape(POINTS**2, 9)
 
 
-def applies(height: int, width: int, kernel_shape: tuple[int, ...]) -> bool:
+def applies(x_shape: tuple[int, ...], kernel_shape: tuple[int, ...]) -> bool:
     """Whether whole tiles cover the map and the kernel is 3 x 3."""
-    return tuple(kernel_shape[:2]) == (3, 3) and height % TILE == 0 and width % TILE == 0
+    return kernel_shape[:2] == (3, 3) and x_shape[1] % TILE == 0 and x_shape[2] % TILE == 0
 
 
 def _combine(matrix: np.ndarray, parts: Sequence[Array], axis: int = 0) -> Array:
@@ -64,10 +64,11 @@ def _of_inputs(x: Float[Array, "b h w c"]) -> Float[Array, "36 T c"]:
     return _transform(INPUTS, padded, *x.shape[1:3])
 
 
-def _to_outputs(products: Float[Array, "36 T o"], height: int, width: int) -> Float[Array, "b h w o"]:
-    products = products.reshape(POINTS, POINTS, -1, height // TILE, width // TILE, products.shape[-1])
-    by_row = _combine(OUTPUTS, products, axis=4).reshape(POINTS, -1, height // TILE, width, products.shape[-1])
-    return _combine(OUTPUTS, by_row, axis=2).reshape(-1, height, width, products.shape[-1])
+def _to_outputs(points: Float[Array, "36 T o"], height: int, width: int) -> Float[Array, "b h w o"]:
+    outputs = points.shape[-1]
+    points = points.reshape(POINTS, POINTS, -1, height // TILE, width // TILE, outputs)
+    by_row = _combine(OUTPUTS, list(points), axis=4).reshape(POINTS, -1, height // TILE, width, outputs)
+    return _combine(OUTPUTS, list(by_row), axis=2).reshape(-1, height, width, outputs)
 
 
 def _of_outputs(dy: Float[Array, "b h w o"]) -> Float[Array, "36 T o"]:
@@ -76,7 +77,7 @@ def _of_outputs(dy: Float[Array, "b h w o"]) -> Float[Array, "36 T o"]:
 
 
 def products(a: Array, b: Array, axes: tuple[int, int]) -> Array:
-    """36 matrix products, contracting the given axis of each side."""
+    """A matrix product for each entry of the leading axis, contracting the given axis of each side."""
     return lax.dot_general(a, b, (((axes[0],), (axes[1],)), ((0,), (0,))))
 
 
