@@ -16,7 +16,7 @@ from jaxunlearn.attack.signals import batched, logit_score, sequence_score
 from jaxunlearn.engine import plan as planning
 from jaxunlearn.engine.population import Engine, Runs, members
 from jaxunlearn.engine.train import Examples, Sizes
-from jaxunlearn.pipeline.task import FORMS, make_model
+from jaxunlearn.pipeline.task import forms_of, make_model
 from jaxunlearn.types import Model, Phase
 from jaxunlearn.unlearn import base
 
@@ -97,7 +97,7 @@ class Ours:
         mesh = planning.make_mesh(jax.local_devices()[:devices])
         plan = planning.choose(mesh, runs, width=width, runs_per_chunk=runs)
         padded, self.width, self.devices = planning.padded(mesh, runs, plan.width), plan.width, mesh.devices.size
-        forms = FORMS.get(name, ("",))
+        forms = forms_of(name, mesh.devices.flat[0].platform)
         model = build_model(name, form=forms[0] if plan.width == 1 else forms[-1], dtype=dtype)
         engine = Engine(mesh, plan, Examples(jnp.asarray(x), jnp.asarray(y)), sizes, jax.random.key(0))
         rng = np.random.default_rng(0)

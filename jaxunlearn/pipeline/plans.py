@@ -16,7 +16,7 @@ from jaxunlearn._validate import InputError
 from jaxunlearn.engine import plan as planning
 from jaxunlearn.engine.plan import Measured, Plan
 from jaxunlearn.engine.population import PhaseRunner
-from jaxunlearn.pipeline.task import FORMS, TRAINING, Task, build, make_unlearner
+from jaxunlearn.pipeline.task import TRAINING, Task, build, forms_of, make_unlearner
 from jaxunlearn.types import Phase
 
 FILE = "plan.json"
@@ -101,7 +101,9 @@ def measure(
 
     steps = sum(runner.total for runner in _make(task, phases_of, task.engine.plan, first)) * len(task.runs)
     steps //= task.group.count
-    plans = planning.candidates(task.engine.mesh, task.engine.plan, FORMS.get(task.config.model, ("",)))
+    mesh = task.engine.mesh
+    forms = forms_of(task.config.model, mesh.devices.flat[0].platform)
+    plans = planning.candidates(mesh, task.engine.plan, forms)
     plan, measured, why = planning.pick(
         plans, measure_plan, steps=steps, limit=task.engine.memory or float("inf"), always=always
     )

@@ -28,8 +28,15 @@ from jaxunlearn.records import CALIBRATION
 from jaxunlearn.types import Model, Params, Phase, TaskInfo, Unlearner
 from jaxunlearn.unlearn import base
 
-FORMS: dict[str, tuple[str, ...]] = {"cnn": ("canonical", "patches"), "tinynet": ("canonical", "patches")}
-"""Forms that a model's layers can take: the one for one run at a time first, the one for several at once last."""
+CONVOLUTIONAL = ("cnn", "tinynet")
+
+
+def forms_of(model: str, platform: str) -> tuple[str, ...]:
+    """Forms that a model's layers can take: the one for one run at a time first, the one for several at once last."""
+    if model not in CONVOLUTIONAL:
+        return ("",)
+    return ("winograd", "canonical", "patches") if platform == "cpu" else ("canonical", "patches")
+
 
 LOADERS = {"digits": digits.load, "mnist": images.mnist, "cifar10": images.cifar10, "cifar100": images.cifar100}
 
@@ -58,7 +65,7 @@ def make_model(
         name: As in the configuration.
         shape: Of one example.
         outputs: Classes, or size of the vocabulary.
-        form: One of ``FORMS``; "" means the first.
+        form: One of ``forms_of``; "" means what suits any device.
         forward_mode: Whether forward-mode differentiation must go through, which the fastest layers refuse.
         precision: "bfloat16" computes in that; anything else is the engine's business.
         text: Sizes of the LSTM.
@@ -282,7 +289,7 @@ def build(
         combine.check_folds(runs.signs[runs.roles == CALIBRATION], depth=depth)
     sizes = Sizes(retain=data.retain, pool=m * data.batch_size, forget=(m // 2) * data.batch_size)
     examples = Examples(jnp.asarray(data.x), jnp.asarray(data.y))
-    forms = FORMS.get(config.model, ("",))
+    forms = forms_of(config.model, mesh.devices.flat[0].platform)
     form = config.fixed_plan[1] or (forms[0] if plan.width == 1 else forms[-1])
     _validate.one_of("plan's form", form, forms)
     plan = dataclasses.replace(plan, form=form)

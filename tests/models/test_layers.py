@@ -18,7 +18,7 @@ KEYS = jax.random.split(jax.random.key(0), 4)
 
 @pytest.mark.parametrize("size", [1, 3, 5])
 @pytest.mark.parametrize("channels", [3, 8])  # up to 4, canonical means patches too
-@pytest.mark.parametrize("form", ["canonical", "patches"])
+@pytest.mark.parametrize("form", ["winograd", "canonical", "patches"])
 def test_convolution_forms_agree_in_values_and_gradients(size, channels, form):
     x = jax.random.normal(KEYS[0], (4, 6, 7, channels))
     kernel = jax.random.normal(KEYS[1], (size, size, channels, 5))
@@ -77,7 +77,7 @@ def test_parameter_counts(model, count):
 
 def test_tinynet_forms_agree():
     x = jax.random.normal(KEYS[0], (2, 8, 8, 3))
-    models = [tinynet((8, 8, 3), 10, form=form) for form in ("canonical", "patches", "plain")]
+    models = [tinynet((8, 8, 3), 10, form=form) for form in layers.CONV_FORMS]
     params = jax.jit(models[0].init)(KEYS[1])
     outputs = [jax.jit(model.apply)(params, x) for model in models]
     for other in outputs[1:]:

@@ -28,7 +28,7 @@ def gradients(form, x, kernel, target):
     return jax.grad(loss, (0, 1))(x, kernel)
 
 
-@pytest.mark.parametrize("form", ["canonical", "patches"])
+@pytest.mark.parametrize("form", ["winograd", "canonical", "patches"])
 @pytest.mark.parametrize("kernel_size", [(3, 3), (1, 5)])
 def test_gradients_under_vmap_over_models(form, kernel_size):
     x = jax.random.normal(KEYS[0], (3, 2, 7, 5, CHANNELS))
@@ -41,7 +41,7 @@ def test_gradients_under_vmap_over_models(form, kernel_size):
             np.testing.assert_allclose(ours[run], theirs, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("form", ["canonical", "patches"])
+@pytest.mark.parametrize("form", ["winograd", "canonical", "patches"])
 def test_descent_inside_a_loop(form):
     x = jax.random.normal(KEYS[0], (4, 6, 7, CHANNELS))
     kernel = jax.random.normal(KEYS[1], (3, 3, CHANNELS, 4)) / 5
@@ -106,7 +106,11 @@ def test_linear_and_mlp_are_what_they_say():
     np.testing.assert_allclose(model.apply(params, x), hidden @ last["kernel"] + last["bias"], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("model", [linear((4, 4, 2), 3), digits_cnn((4, 4, 2), 3), tinynet((4, 4, 2), 3)])
+@pytest.mark.parametrize(
+    "model",
+    [linear((4, 4, 2), 3)]
+    + [make((4, 4, 2), 3, form=form) for make in (digits_cnn, tinynet) for form in ("winograd", "canonical")],
+)
 def test_examples_of_a_batch_do_not_mix(model):
     init, apply = jax.jit(model.init), jax.jit(model.apply)
     params = init(KEYS[0])
@@ -130,10 +134,11 @@ def best_of(fn, *arguments, repeats=7):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("form", ["winograd", "canonical"])
 @pytest.mark.parametrize(("make", "shape", "batch"), [(digits_cnn, (8, 8, 1), 64), (tinynet, (16, 16, 3), 16)])
-def test_a_step_in_a_loop_takes_no_longer_than_alone(make, shape, batch):
+def test_a_step_in_a_loop_takes_no_longer_than_alone(make, shape, batch, form):
     # XLA's own gradient convolutions lose their fast path inside a loop body on CPU: 10 to 30 times slower.
-    model = make(shape, 10)
+    model = make(shape, 10, form=form)
     params = jax.jit(model.init)(KEYS[0])
     x = jax.random.normal(KEYS[1], (batch, *shape))
     y = jax.random.randint(KEYS[2], (batch,), 0, 10)
