@@ -112,7 +112,7 @@ def chunks_begun(config: configuration.Audit) -> int | None:
     """The chunk size that a population was begun with; it is the same on whatever machine goes on."""
     try:
         return int(records.read_json(config.population_directory / "manifest.json")["config"]["runs_per_chunk"])
-    except (InputError, KeyError, TypeError, ValueError):
+    except (InputError, OSError, KeyError, TypeError, ValueError):
         return None  # none yet; or damaged, which whoever opens it says
 
 

@@ -14,6 +14,7 @@ from jaxunlearn import config as configuration
 from jaxunlearn._paths import AnyPath
 from jaxunlearn._validate import InputError
 from jaxunlearn.engine import plan as planning
+from jaxunlearn.engine import store
 from jaxunlearn.engine.plan import Measured, Plan
 from jaxunlearn.engine.population import PhaseRunner
 from jaxunlearn.pipeline.task import TRAINING, Task, build, forms_of, make_unlearner
@@ -59,7 +60,8 @@ def runners(
         if len(rows) > 1 or first == 0:
             _say(task, label, f"{plan}: {why}")
     if found is None and group.first:
-        records.write_json(folder / FILE, {"width": plan.width, "form": plan.form})
+        with store.disk_errors(folder):
+            records.write_json(folder / FILE, {"width": plan.width, "form": plan.form})
     group.announce(stage)
     return made.get(plan) or _make(task, phases_of, plan, first)
 

@@ -11,15 +11,21 @@ from jaxunlearn.audit.headline import evaluate
 from jaxunlearn.pipeline import audit as pipeline
 from jaxunlearn.pipeline import bounding
 from jaxunlearn.pipeline import task as tasks
-from jaxunlearn.pipeline.population import train_population
+from jaxunlearn.pipeline.population import PopulationTrainer
 
 CONSTANT = ["--training.descent.schedule", "constant"]
 STEPS = (0, 2, 5)
 
 
+def population_of(task, rewinds=()):
+    with PopulationTrainer(task, rewinds) as trainer:
+        trainer.all()
+    return trainer.population
+
+
 def trained(config, rewind):
     task = tasks.build(config)
-    population, _ = train_population(task, {rewind})
+    population = population_of(task, {rewind})
     return [population.load(number, rows, rewind) for number, rows in enumerate(task.chunks)]
 
 
@@ -69,7 +75,7 @@ def test_the_trajectory_begins_with_the_trained_model_and_ends_with_the_unlearne
     assert not np.array_equal(stored["scores"][1], stored["scores"][2])
     assert record["epsilon"] == read(finished, "finetune")["epsilon"]
     before = tasks.build(CONFIG)
-    population, _ = train_population(tasks.build(dataclasses.replace(CONFIG, out=finished)))
+    population = population_of(tasks.build(dataclasses.replace(CONFIG, out=finished)))
     rows = before.chunks[0]
     member = before.chunk(rows, stage=tasks.UNLEARNING).member
     scores = np.asarray(before.score(population.load(0, rows), member)["scores"])[: rows.stop]

@@ -12,6 +12,7 @@ from jaxunlearn import records
 from jaxunlearn.pipeline import audit as pipeline
 from jaxunlearn.pipeline import population
 from jaxunlearn.pipeline.population import load_models
+from jaxunlearn.pipeline.unlearning import MethodRuns
 
 RUNS = CALIBRATION_RUNS + L
 
@@ -47,7 +48,7 @@ def test_what_follows_from_the_scores_needs_no_model(finished, copy, capsys, mon
     path, others = copy / "finetune" / name, ("bound.json", "scores.npz", "evaluation.npz", "method.json")
     before = {other: (copy / "finetune" / other).read_bytes() for other in others}
     damage(path)
-    monkeypatch.setattr(pipeline, "unlearn_chunk", never)
+    monkeypatch.setattr(MethodRuns, "compute", never)
     assert audit(copy, "--methods", "retrain", "finetune") == 0
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and str(path) in said and text in said, said
@@ -80,13 +81,13 @@ def test_only_the_damaged_chunk_is_unlearned_again(tmp_path, capsys, monkeypatch
     (tmp_path / "cut" / "finetune" / "scores.npz").unlink()
     (tmp_path / "cut" / "finetune" / "chunks" / "chunk-00000.npz").unlink()
     flip(tmp_path / "cut" / "finetune" / "chunks" / "chunk-00002.npz")
-    done, unlearn = [], pipeline.unlearn_chunk
+    done, unlearn = [], MethodRuns.compute
 
     def watched(*arguments):
-        done.append(arguments[4])
+        done.append(arguments[1])
         return unlearn(*arguments)
 
-    monkeypatch.setattr(pipeline, "unlearn_chunk", watched)
+    monkeypatch.setattr(MethodRuns, "compute", watched)
     capsys.readouterr()
     assert audit(tmp_path / "cut", *extra) == 0
     said = capsys.readouterr().err
@@ -175,7 +176,7 @@ def test_no_models_are_kept_and_none_are_trained_again_for_nothing(finished, cop
     keep = ["--methods", "finetune", "retrain", "--keep", "none"]
     assert audit(copy, *keep) == 0
     left = sorted(path.name for path in (copy / "population").iterdir())
-    assert left == [".lock", "manifest.json", "preregistrations.json"]
+    assert left == [".lock", "manifest.json", "plan.json", "preregistrations.json"]
     assert audit(copy, *keep, "--population", copy / "elsewhere") == 2
     assert "keep='final'" in capsys.readouterr().err
     gone(copy / "finetune" / "evaluation.npz")  # comes from the scores

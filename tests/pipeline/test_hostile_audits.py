@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import sys
+import zlib
 
 import jax
 import numpy as np
@@ -19,6 +20,7 @@ from jaxunlearn.audit.preregistration import Preregistration
 from jaxunlearn.cli import main
 from jaxunlearn.pipeline import audit as pipeline
 from jaxunlearn.pipeline import bounding, task
+from jaxunlearn.pipeline.population import Population
 from jaxunlearn.records import CALIBRATION, EVALUATION, ScoreRecord
 
 
@@ -113,7 +115,7 @@ def test_keys_are_never_shared_and_never_depend_on_the_signs():
     made = task.build(config)
     mirrored = dataclasses.replace(made, runs=dataclasses.replace(made.runs, signs=-made.runs.signs))
     rows, stages = slice(0, len(made.runs)), [(task.TRAINING, 0)]
-    stages += [(task.UNLEARNING, pipeline.zlib.crc32(name.encode())) for name in configuration.METHOD_NAMES]
+    stages += [(task.UNLEARNING, zlib.crc32(name.encode())) for name in configuration.METHOD_NAMES]
     seen: dict[bytes, tuple] = {}
 
     def note(keys, *where):
@@ -172,12 +174,12 @@ def own_module(folder, monkeypatch, name, text):
 def test_failing_runs_are_done_again_with_the_same_key_and_then_count_as_no_evidence(copy, tmp_path, monkeypatch):
     own_module(tmp_path / "here", monkeypatch, "failing_method", OWN.format(share=0.3))
     asked = []
-    load = pipeline.Population.load
-    monkeypatch.setattr(pipeline.Population, "load", lambda self, n, *rest: asked.append(n) or load(self, n, *rest))
+    load = Population.load
+    monkeypatch.setattr(Population, "load", lambda self, n, *rest: asked.append(n) or load(self, n, *rest))
     assert audit(copy, "--methods", "failing_method:own") == 0
 
     made = task.build(CONFIG)
-    salt = pipeline.zlib.crc32(b"failing_method:own")
+    salt = zlib.crc32(b"failing_method:own")
     keys = task.run_keys(
         jax.random.fold_in(jax.random.fold_in(made.root, task.UNLEARNING), salt), made.runs.roles, made.runs.indices
     )
@@ -208,14 +210,14 @@ def test_failing_runs_are_done_again_with_the_same_key_and_then_count_as_no_evid
 def test_a_run_that_fails_once_gives_what_an_undisturbed_one_gives(finished, copy, monkeypatch):
     shutil.rmtree(copy / "finetune")
     attempts: dict[int, int] = {}
-    load = pipeline.Population.load
+    load = Population.load
 
     def faulty(self, number, *rest):
         attempts[number] = attempts.get(number, 0) + 1
         params = load(self, number, *rest)
         return jax.tree.map(lambda a: np.full_like(a, np.nan), params) if attempts[number] == 1 else params
 
-    monkeypatch.setattr(pipeline.Population, "load", faulty)
+    monkeypatch.setattr(Population, "load", faulty)
     assert audit(copy, "--methods", "finetune") == 0
     assert results(copy, "finetune") == results(finished, "finetune")
 

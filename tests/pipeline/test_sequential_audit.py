@@ -17,7 +17,8 @@ from jaxunlearn.audit import null
 from jaxunlearn.audit.preregistration import Preregistration
 from jaxunlearn.pipeline import anytime, task
 from jaxunlearn.pipeline import audit as pipeline
-from jaxunlearn.pipeline.population import load_models
+from jaxunlearn.pipeline.population import Population, load_models
+from jaxunlearn.pipeline.unlearning import MethodRuns
 from jaxunlearn.records import CALIBRATION, EVALUATION, ScoreRecord
 
 WARMUP, MOST = 4, 20
@@ -109,8 +110,8 @@ def test_going_on_ends_in_the_bits_of_asking_at_once(whole, tmp_path):
 @pytest.mark.parametrize("moment", ["training", "unlearning", "the test"])
 def test_an_interrupt_at_any_stage_changes_nothing(whole, tmp_path, monkeypatch, moment):
     owner, name = {
-        "training": (pipeline.Population, "save"),
-        "unlearning": (pipeline, "write_scores"),
+        "training": (Population, "save"),
+        "unlearning": (MethodRuns, "compute"),
         "the test": (anytime.AnytimeTest, "judge"),
     }[moment]
     original, calls = getattr(owner, name), []
@@ -183,16 +184,16 @@ def test_an_unreachable_claim_is_refused_before_anything_is_written(tmp_path, ca
 
 
 def test_failed_runs_count_as_no_evidence(tmp_path, monkeypatch, whole):
-    original = pipeline.unlearn_chunk
+    original = MethodRuns.compute
 
     def broken(*arguments):
         part = original(*arguments)
-        if arguments[4] == 2:  # runs 8..11
+        if arguments[1] == 2:  # runs 8..11
             part["scores"] = np.where(np.arange(4)[:, None, None] == 1, np.nan, part["scores"])
             part["failed"] = np.arange(4) == 1
         return part
 
-    monkeypatch.setattr(pipeline, "unlearn_chunk", broken)
+    monkeypatch.setattr(MethodRuns, "compute", broken)
     assert sequential(tmp_path, "--methods", "finetune", "--sequential") == 0
     record, sound = read(tmp_path, "finetune"), read(whole, "finetune")
     assert record["failed_runs"] == [5] and record["log_p_values"][5] == 0.0
