@@ -76,7 +76,7 @@ def keep_programs() -> None:
         with contextlib.suppress(OSError):  # a home that cannot be written: they are compiled again every time
             folder.mkdir(parents=True, exist_ok=True)
             jax.config.update("jax_compilation_cache_dir", str(folder))
-            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.02)
 
 
 def _show_report(directories: Sequence[AnyPath], out: AnyPath | None = None) -> None:

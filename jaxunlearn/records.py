@@ -34,6 +34,7 @@ import hashlib
 import io
 import json
 import os
+import uuid
 import zipfile
 from collections.abc import Mapping
 from typing import Any
@@ -332,7 +333,7 @@ def write_bytes(path: AnyPath, data: bytes) -> None:
         path.write_bytes(data)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")  # containers all have process 1
     try:
         with open(temporary, "wb") as file:
             file.write(data)

@@ -5,15 +5,23 @@ and pool together. A run's own order is that permutation with the absent rows ta
 zero: a zero-weighted row would still take a place in its batch and move all others.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 
-def orders(key: PRNGKeyArray, epochs: int, n: int) -> Int[Array, "epochs n"]:
-    """One permutation of 0..n-1 per epoch; epoch e depends on (key, e) only, not on how many epochs there are."""
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(epochs))
-    return jax.vmap(lambda k: jax.random.permutation(k, n).astype(jnp.int32))(keys)
+def orders(key: PRNGKeyArray, epochs: int, n: int) -> np.ndarray:
+    """[epochs, n] int32, one permutation of 0..n-1 per epoch; epoch e depends on (key, e) only, not on how many there are."""
+    return np.array([order(key, epoch, n) for epoch in range(epochs)], np.int32).reshape(epochs, n)
+
+
+@partial(jax.jit, static_argnums=2)
+def order(key: PRNGKeyArray, epoch: int, n: int) -> Int[Array, " n"]:
+    """The permutation of 0..n-1 of one epoch; compiled once, where all epochs at once would be compiled for each number."""
+    return jax.random.permutation(jax.random.fold_in(key, epoch), n).astype(jnp.int32)
 
 
 def compact(order: Int[Array, " n"], present: Bool[Array, " n"], size: int) -> Int[Array, " size"]:

@@ -23,7 +23,7 @@ ACCELERATOR_WIDTH = 32
 """First guess on an accelerator, where a small model alone leaves the device idle; a CPU core takes one run at a time, whose
 working set stays in its cache. What a long job does is measured."""
 MEMORY_SHARE = 0.8
-"""Share of a device's free memory that a phase may take."""
+"""Share of an accelerator's memory, or of what a host has free, that a phase may take."""
 GAIN = 0.1
 """A plan must be faster by this share than one before it in the list: a noisy clock should not change results' last bits."""
 
@@ -241,7 +241,9 @@ def device_memory(mesh: Mesh) -> float:
     if stats and stats.get("bytes_limit"):
         return MEMORY_SHARE * stats["bytes_limit"]
     free = psutil.virtual_memory().available
-    with contextlib.suppress(OSError, ValueError):  # no such file outside Linux, "max" where there is no limit
-        bound, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
-        free = min(free, bound - used)
-    return MEMORY_SHARE * free / mesh.devices.size
+    with contextlib.suppress(OSError, ValueError, KeyError):  # outside Linux, or "max" where there is no limit
+        group = Path("/sys/fs/cgroup")
+        bound, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
+        kept = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        free = min(free, bound - used + int(kept["inactive_file"]))  # cached files give way
+    return MEMORY_SHARE * max(free, 0) / mesh.devices.size

@@ -17,12 +17,11 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, Int, PRNGKeyArray
 
 from jaxunlearn._validate import require
 from jaxunlearn.data import schedule
@@ -145,18 +144,29 @@ class Engine:
     def map(self, fn: Callable[..., Any], shared: Any = (), *, width: int | None = None) -> Callable[..., Any]:
         """``fn(examples, shared, *run_arguments)`` over all runs of a chunk, compiled, as a function of the run arguments.
 
+        Where the device runs out of memory fewer runs go at once from then on.
+
         Args:
             fn: A function of one run.
             shared: Arrays that all runs share.
             width: Runs that a device computes at once; None means the plan's.
         """
         width = self.plan.width if width is None else width
-        program, shared = self._map_runs(fn, shared=2, width=width), jax.device_put(shared, self._replicated)
+        shared = jax.device_put(shared, self._replicated)
+        programs = {width: self._map_runs(fn, shared=2, width=width)}
 
         def run(*run_arguments):
             size = max(jax.tree.leaves(argument)[0].shape[0] for argument in run_arguments)
             size = padded(self.mesh, size, 1)
-            return program(self.examples, shared, *(self.spread(argument, size) for argument in run_arguments))
+            spread = [self.spread(argument, size) for argument in run_arguments]
+            while True:
+                narrowest = min(programs)
+                try:
+                    return jax.block_until_ready(programs[narrowest](self.examples, shared, *spread))
+                except jax.errors.JaxRuntimeError as error:
+                    if narrowest == 1 or not out_of_memory(error):
+                        raise
+                programs[narrowest // 2] = self._map_runs(fn, shared=2, width=narrowest // 2)
 
         return run
 
@@ -188,12 +198,10 @@ class PhaseRunner:
         self.engine, self.phase, self.number, self.width = engine, phase, number, width
         self.total = total_steps(phase, engine.sizes)
         self._per_epoch = steps_per_epoch(phase, engine.sizes)
-        # The shared order is one table, computed once; a table per run would outgrow memory on large data sets.
-        self._orders = jax.jit(schedule.orders, static_argnums=(1, 2), out_shardings=engine._replicated)
         self._build()
 
     def _build(self) -> None:
-        """Traces the programs anew for the width."""
+        """Makes the programs for the width; they are compiled when they are called."""
         engine, phase, number = self.engine, self.phase, self.number
         self._start = engine._map_runs(lambda key, params: phase.init(key, params), shared=0, width=self.width)
         self._finish = engine._map_runs(lambda key, state: phase.finalize(key, state), shared=0, width=self.width)
@@ -203,8 +211,7 @@ class PhaseRunner:
             def order_of(epoch):
                 if own is None:
                     return orders[epoch]
-                key = jax.random.fold_in(jax.random.fold_in(own, number), epoch)
-                return jax.random.permutation(key, n).astype(jnp.int32)
+                return schedule.order(jax.random.fold_in(own, number), epoch, n)
 
             return advance(phase, sizes, key, state, member, examples, order_of, first, last)
 
@@ -261,15 +268,18 @@ class PhaseRunner:
         """The state before the first step, a function that advances it, and the keys to finish with."""
         engine = self.engine
         size = padded(engine.mesh, engine.plan.runs_per_chunk, self.width)
-        keys = (engine.spread(part, size) for part in _split3(runs.keys, self.number))
-        init_keys, step_keys, final_keys = keys
+        keys = _split3(pad(runs.keys, size), np.uint32(self.number))
+        init_keys, step_keys, final_keys = (engine.spread(part) for part in keys)
         member = engine.spread(runs.member, size)
         n = engine.examples.y.shape[0]
         if runs.order_keys is None:
+            # One table for all runs: a table per run would outgrow memory on large data sets.
             order_key = jax.random.fold_in(engine.order_key, self.number)
-            table, extra = self._orders(order_key, -(-self.total // self._per_epoch), n), ()
+            table, extra = schedule.orders(order_key, -(-self.total // self._per_epoch), n), ()
         else:
-            table, extra = jnp.zeros((0, n), jnp.int32), (engine.spread(runs.order_keys, size),)
+            table, extra = np.zeros((0, n), np.int32), (engine.spread(runs.order_keys, size),)
+
+        table = jax.device_put(table, engine._replicated)
 
         def advance_to(state: Any, first: int, last: int) -> Any:
             bounds = np.int32(first), np.int32(last)
@@ -279,8 +289,8 @@ class PhaseRunner:
                 self._compiled = self._steps.lower(*arguments).compile()
                 self.compile_seconds = time.perf_counter() - began
                 self.bytes = bytes_of(self._compiled)
-            if engine.memory is not None and self.bytes > engine.memory:
-                raise TooLarge
+            if engine.memory is not None and self.bytes > engine.memory and self.width > 1:
+                raise TooLarge  # what is free is an estimate: one run at a time is tried in any case
             state = self._compiled(*arguments)
             jax.block_until_ready(state)
             return state
@@ -377,7 +387,8 @@ def _replace(one_run: Callable[[Any], Any], runs: Any, width: int) -> Any:
     return lax.fori_loop(0, share // width, group, runs[0])
 
 
-def _split3(keys: PRNGKeyArray, number: int) -> tuple[PRNGKeyArray, ...]:
+@jax.jit
+def _split3(keys: PRNGKeyArray, number: Int[Array, ""]) -> tuple[PRNGKeyArray, ...]:
     """Three independent keys per run (init, steps, finalize) for phase ``number``."""
     phase_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, number)
     return tuple(jax.vmap(jax.random.fold_in, (0, None))(phase_keys, part) for part in range(3))

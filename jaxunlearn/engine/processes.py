@@ -7,6 +7,7 @@ goes on from what is there, with as many processes as there are then.
 """
 
 import contextlib
+import dataclasses
 import os
 import sys
 import threading
@@ -17,6 +18,7 @@ from typing import Any
 
 from jaxunlearn import records
 from jaxunlearn._validate import InputError, at_least, require
+from jaxunlearn.engine import store
 
 BEAT_SECONDS = 2.0
 POLL_SECONDS = 0.1
@@ -27,12 +29,25 @@ PATIENCE_SECONDS = 120.0
 WORKING, DONE, FAILED = "working", "done", "failed"
 
 
+@dataclasses.dataclass
+class _Other:
+    """What is known of another process."""
+
+    heard: dict[str, Any] | None
+    polled: float
+    silent: float = 0.0
+    fresh: bool = False
+
+
 class Group:
     """This process among those that work in a run directory.
 
     Args:
         index: Its number, 0 <= index < count; 0 is the one that writes manifests and merges.
         count: How many there are.
+
+    Attributes:
+        leave: Called by the others once the first one has merged.
 
     Raises:
         InputError: ``index`` is out of range.
@@ -42,18 +57,22 @@ class Group:
         at_least(1, num_processes=count)
         require(0 <= index < count, f"Expected process_id={index} in 0..{count - 1}, with num_processes={count}.")
         self.index, self.count = index, count
-        self.patience = float(os.environ.get(PATIENCE_VARIABLE) or PATIENCE_SECONDS)
+        self.patience = _patience()
         self.leave: Callable[[], None] = lambda: None
-        self._adopted: set[int] = set()
         self._directory: Any = None
-        self._mine: dict[str, Any] = {"state": WORKING, "opened": [], "beat": 0}
+        self._mine: dict[str, Any] = {"state": WORKING, "opened": [], "adopted": [], "beat": 0}
         self._lock, self._stop = threading.Lock(), threading.Event()
-        self._others: dict[int, tuple[Any, float, bool]] = {}
+        self._others: dict[int, _Other] = {}
 
     @property
     def first(self) -> bool:
         """Whether this is the process that writes manifests and merges."""
         return self.index == 0
+
+    @property
+    def lock(self) -> int | None:
+        """What ``store.exclusive`` is told: the number among several processes, or None."""
+        return None if self.count == 1 else self.index
 
     def owner(self, number: int) -> int:
         """The process that computes chunk ``number``."""
@@ -61,7 +80,7 @@ class Group:
 
     def mine(self, number: int) -> bool:
         """Whether chunk ``number`` is this process's to compute."""
-        return self.owner(number) == self.index or self.owner(number) in self._adopted
+        return self.owner(number) == self.index or self.owner(number) in self._mine["adopted"]
 
     @contextlib.contextmanager
     def working(self, directory: Any) -> Iterator[None]:
@@ -70,10 +89,10 @@ class Group:
             yield
             return
         self._directory = directory / "processes"
-        self._mine |= {"session": uuid.uuid4().hex, "process": self.index, "of": self.count}
         for other in range(self.count):
-            self._others[other] = (self._read(other), time.monotonic(), False)
-        self._write()
+            self._others[other] = _Other(self._read(other), time.monotonic())
+        with store.disk_errors(directory):
+            self._say(session=uuid.uuid4().hex, process=self.index, of=self.count)
         thread = threading.Thread(target=self._keep_beating, name="jaxunlearn-beat", daemon=True)
         thread.start()
         try:
@@ -92,44 +111,57 @@ class Group:
     def _read(self, process: int) -> dict[str, Any] | None:
         try:
             return records.read_json(self._path(process))
-        except InputError:
+        except (InputError, OSError):  # not there yet, or renamed under a network file system's reader
             return None
 
-    def _write(self) -> None:
+    def _say(self, **facts: Any) -> None:
         with self._lock:
-            self._mine["beat"] += 1
+            self._mine |= facts | {"beat": self._mine["beat"] + 1}
             self._mine["time"] = round(time.time(), 1)  # for whoever asks; clocks of machines are never compared
             records.write_json(self._path(self.index), self._mine)
 
     def _keep_beating(self) -> None:
         while not self._stop.wait(BEAT_SECONDS):
-            with contextlib.suppress(OSError, ValueError):  # a full disk is found by whoever writes results
-                self._write()
+            with contextlib.suppress(Exception):  # a full disk is found by whoever writes results
+                self._say()
 
     def _end(self, state: str, **facts: Any) -> None:
-        self._mine |= {"state": state, **facts}
-        with contextlib.suppress(OSError, ValueError):
-            self._write()
+        with contextlib.suppress(Exception):
+            self._say(state=state, **facts)
 
-    def announce(self, stage: str) -> None:
-        """Says, if this is the first process, that a stage's files are there."""
+    def announce(self, stage: str, **facts: Any) -> None:
+        """Says, if this is the first process, that a stage's files are there, and what else the others must know."""
         if self.count > 1 and self.first:
-            self._mine["opened"].append(stage)
-            self._write()
+            with store.disk_errors(self._directory):
+                self._say(opened=[*self._mine["opened"], stage], **facts)
 
-    def follow(self, stage: str) -> None:
+    def follow(self, stage: str) -> dict[str, Any]:
         """Waits until the first process has announced a stage.
+
+        Returns:
+            All that the first process has said; {} in itself.
 
         Raises:
             InputError: The first process failed, or is silent.
         """
         if self.first:
-            return
-        if not self._await(0, lambda heard: stage in heard["opened"]):
-            raise InputError(
-                f"Process 0 of {self.count} has not been heard of for {self.patience:g} s; finished chunks are kept, give "
-                "the same commands again."
-            )
+            return {}
+        self._await_first(lambda heard: stage in heard["opened"])
+        return self._others[0].heard or {}
+
+    def check(self) -> None:
+        """To be called before a chunk is computed.
+
+        Raises:
+            InputError: The first process counts this one as dead and computes its chunks.
+        """
+        if not self.first:
+            self._alive(0)
+            known = self._others[0]
+            if known.fresh and self.index in (known.heard or {}).get("adopted", ()):
+                raise InputError(
+                    f"Process 0 has not heard of process {self.index} for {self.patience:g} s and has taken its chunks over."
+                )
 
     def wait_for(self, number: int, ready: Callable[[], bool]) -> bool:
         """Waits for what another process computes.
@@ -139,45 +171,61 @@ class Group:
             ready: Whether it is there.
 
         Returns:
-            True once it is there; False if its owner is silent and this process is to compute it: all chunks of the owner
-            are this process's from then on.
+            True once it is there; False, in the first process, if its owner is silent and the chunk is to be computed here,
+            as are all chunks of the owner from then on.
 
         Raises:
-            InputError: The owner failed.
+            InputError: The owner, or in another process the first one, failed; or the first one is silent.
         """
         owner = self.owner(number)
         while not ready():
-            if not self._alive(owner):
-                self._adopted.add(owner)
+            if self.mine(number):
+                return False
+            if not self.first:
+                self._await_first(lambda heard: True)
+            elif not self._alive(owner):
+                self._say(adopted=[*self._mine["adopted"], owner])
                 print(
                     f"jaxunlearn: process {owner} has not been heard of for {self.patience:g} s: its chunks are taken over.",
                     file=sys.stderr,
                 )
-                return False
             time.sleep(POLL_SECONDS)
         return True
 
     def await_end(self) -> None:
-        """Waits, in the other processes, until the first one has merged; in the first, until the others have left."""
+        """Waits, in the other processes, until the first one has merged; in the first, until the others have left.
+
+        Raises:
+            InputError: In another process: the first one failed, or is silent.
+        """
         if self.count == 1:
             return
         if self.first:
             self._end(DONE)
-            for other in set(range(1, self.count)) - self._adopted:
-                self._await(other, lambda heard: False)
+            for other in set(range(1, self.count)) - set(self._mine["adopted"]):
+                with contextlib.suppress(InputError):  # its last words change nothing any more
+                    while self._alive(other) and not self._ended(other):
+                        time.sleep(POLL_SECONDS)
         else:
-            self._await(0, lambda heard: False)
+            self._await_first(lambda heard: False)
             self.leave()  # while process 0, which the others are connected to, is still there
 
-    def _await(self, process: int, reached: Callable[[dict[str, Any]], bool]) -> bool:
-        """Waits until another process is heard to have reached something, or to be done; False if it is silent."""
+    def _ended(self, process: int) -> bool:
+        known = self._others[process]
+        return known.fresh and known.heard is not None and known.heard["state"] == DONE
+
+    def _await_first(self, reached: Callable[[dict[str, Any]], bool]) -> None:
+        """Waits until the first process is heard to have reached something, or to be done."""
         while True:
-            alive = self._alive(process)
-            heard, _, fresh = self._others[process]
-            if fresh and (heard["state"] == DONE or reached(heard)):
-                return True
+            alive = self._alive(0)
+            known = self._others[0]
+            if known.fresh and known.heard is not None and (self._ended(0) or reached(known.heard)):
+                return
             if not alive:
-                return False
+                raise InputError(
+                    f"Process 0 of {self.count} has not been heard of for {self.patience:g} s; finished chunks are kept, "
+                    "give the same commands again."
+                )
             time.sleep(POLL_SECONDS)
 
     def _alive(self, process: int) -> bool:
@@ -186,14 +234,35 @@ class Group:
         Raises:
             InputError: It said that it failed.
         """
-        heard, since, fresh = self._others[process]
-        found = self._read(process)
-        if found is not None and found != heard:
-            heard, since, fresh = found, time.monotonic(), True
-            self._others[process] = heard, since, fresh
-        if fresh and heard["state"] == FAILED:
-            raise InputError(f"Process {process} of {self.count} failed: {heard['error']}")
-        return time.monotonic() - since < self.patience
+        known, found, now = self._others[process], self._read(process), time.monotonic()
+        # If this process itself was held up, by a disk that hangs, others were as well: that is no silence of theirs.
+        known.silent += min(now - known.polled, 2 * BEAT_SECONDS)
+        known.polled = now
+        if found is not None and found != known.heard:
+            known.heard, known.silent, known.fresh = found, 0.0, True
+        if known.fresh and known.heard is not None and known.heard["state"] == FAILED:
+            raise InputError(f"Process {process} of {self.count} failed: {known.heard['error']}")
+        return known.silent < self.patience
+
+
+def _patience() -> float:
+    text = os.environ.get(PATIENCE_VARIABLE) or str(PATIENCE_SECONDS)
+    try:
+        return float(text)
+    except ValueError as error:
+        raise InputError(f"Expected seconds in {PATIENCE_VARIABLE}, got {text!r}.") from error
+
+
+def _local_devices() -> list[int] | None:
+    """What JAX is told of this process's devices; None leaves it to JAX, which under Slurm and Open MPI takes one.
+
+    A process that is the only one on its machine takes all of it, and one that sees a single device takes that, whatever its
+    number is.
+    """
+    visible = [device for device in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if device]
+    tasks = os.environ.get("SLURM_STEP_TASKS_PER_NODE") or os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") or ""
+    alone = tasks.partition("(")[0] == "1" and "," not in tasks
+    return list(range(len(visible))) if visible and (alone or len(visible) == 1) else None
 
 
 def join(
@@ -221,7 +290,7 @@ def join(
     # A process that dies must not take the others with it: its chunks are computed by another one.
     jax.config.update("jax_enable_recoverability", True)
     try:
-        jax.distributed.initialize(coordinator, num_processes, process_id)
+        jax.distributed.initialize(coordinator, num_processes, process_id, local_device_ids=_local_devices())
     except (ValueError, RuntimeError) as error:
         raise InputError(
             f"Cannot join the other processes ({' '.join(str(error).split())}); is this a Slurm, Open MPI or Kubernetes job "

@@ -111,25 +111,34 @@ _UNWRITABLE = {
 
 
 @contextlib.contextmanager
-def exclusive(directory: AnyPath, process: int = 0) -> Iterator[None]:
-    """Keeps a directory to one process of each number; the system lets go of the lock when the process ends, however.
+def exclusive(directory: AnyPath, process: int | None = None) -> Iterator[None]:
+    """Keeps a directory to one command; the system lets go of the lock when the process ends, however it ends.
 
-    An object store has no locks: there it rests on the user that one process at a time works in a directory.
+    An object store has no locks: there it rests on the user that one command at a time works in a directory.
+
+    Args:
+        directory: The directory, made if absent.
+        process: This process's number among those of one command; they share the directory, each number once.
 
     Raises:
-        InputError: Another process works in the directory, or it cannot be written.
+        InputError: Another command works in the directory, or it cannot be written.
     """
     if not is_local(directory):
         yield
         return
-    with disk_errors(directory):
+    with disk_errors(directory), contextlib.ExitStack() as stack:
         directory.mkdir(parents=True, exist_ok=True)
-        file = open(directory / (f".lock-{process}" if process else ".lock"), "w")
-    with file:
+        files = [stack.enter_context(open(directory / ".lock", "w"))]
+        if process is not None:
+            files.append(stack.enter_context(open(directory / f".lock-{process}", "w")))
+        held = stack.pop_all()
+    with held:
         try:
             import fcntl
 
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for file in files:
+                shared = process is not None and file is files[0]
+                fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise InputError(
                 f"Another process works in {directory}; wait until it ends, or use another directory."

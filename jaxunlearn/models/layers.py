@@ -144,13 +144,14 @@ def _group_statistics(x, groups, epsilon):
     Spatial means per channel come first and are then averaged within a group: the same value as one reduction over
     (h, w, channels of the group), with half the temporaries in the backward pass.
     """
+    x, dtype = x.astype(jnp.float32), x.dtype  # few bits would lose the difference of the two means below
 
     def group_mean(values):
         return _over_groups(jnp.mean(values, axis=(1, 2)), groups)
 
     mean = group_mean(x)
     variance = jnp.maximum(group_mean(jnp.square(x)) - jnp.square(mean), 0.0)
-    return mean, lax.rsqrt(variance + epsilon)
+    return mean.astype(dtype), lax.rsqrt(variance + epsilon).astype(dtype)
 
 
 def _over_groups(values: Float[Array, "b c"], groups: int) -> Float[Array, "b c"]:

@@ -1,5 +1,6 @@
 """Train once, unlearn with every method, score, bound: the stages of ``jaxunlearn audit``."""
 
+import contextlib
 import datetime
 import importlib.metadata
 import platform
@@ -51,45 +52,56 @@ def run(config: configuration.Audit, group: Group | None = None) -> list[AnyPath
     began = time.perf_counter()
     group = group or Group()
     methods = {name: configuration.resolve_method(name, config.method) for name in config.methods}
-    with group.working(config.directory):
-        group.follow(OPENED)
+    directory = config.directory
+    with contextlib.ExitStack() as stack:
+        if group.count > 1:  # the lock first: a command given twice by mistake must not speak for the one that works
+            stack.enter_context(store.exclusive(directory, group.lock))
+            stack.enter_context(group.working(directory))
+            group.follow(OPENED)
         # What cannot be served is found out before anything is written: a manifest would refuse the mended command.
         task = build(config, group=group, runs_per_chunk=chunks_begun(config))
         plan = preregister(config, task.data.batch_size)
         for name, (factory, _) in methods.items():
             check_trajectory(task, name, make_unlearner(task, name, factory))
-        with store.exclusive(config.directory, group.index):
-            if config.is_sequential:
-                from jaxunlearn.pipeline import sequential  # which is made of the stages below
+        if group.count == 1:
+            stack.enter_context(store.exclusive(directory))
+        if config.is_sequential:
+            from jaxunlearn.pipeline import sequential  # which is made of the stages below
 
-                folders = sequential.run(task, methods, plan, began)
-            else:
-                folders = _run(task, methods, plan, began)
+            folders, trainer = sequential.run(task, methods, plan, began)
+        else:
+            folders, trainer = _run(task, methods, plan, began)
         group.await_end()
+        if config.keep == "none" and group.first:  # nobody reads the models any more
+            with trainer:
+                trainer.population.clear()
     return folders
 
 
-def _run(task: Task, methods: Methods, plan: Preregistration, began: float) -> list[AnyPath]:
+def _run(task: Task, methods: Methods, plan: Preregistration, began: float) -> tuple[list[AnyPath], PopulationTrainer]:
     config, group = task.config, task.group
     manifest, works, trainer = open_all(task, methods, plan)
-    found = {work.name: finished.look(work.folder, task.runs, config.trajectory) for work in works}
-    kept = {work.name: work.models_kept(len(task.runs)) for work in works}
-    todo = [work for work in works if not (found[work.name].whole and kept[work.name])]
+    found = {work.name: finished.look(work.folder, task.runs, config.trajectory) for work in works if group.first}
+    todo = {work.name: _todo(work, found[work.name]) for work in works if group.first}
+    group.announce(OPENED, todo=todo)
+    if not group.first:  # which may have begun to write since
+        todo = group.follow(OPENED)["todo"]
     with trainer:
-        if config.keep != "none" or not all(found[work.name].scored for work in todo):
+        if config.keep != "none" or "scores" in todo.values() or "models" in todo.values():
             trainer.all()
         notes = other_looks(config, plan) if group.first else []
-    for work in todo:
-        there = found[work.name]
-        scores, on_the_way, seconds = there.scores, there.on_the_way, {}
-        chunks = work.folder / "chunks"
-        if scores is None or on_the_way is None or not kept[work.name] or chunks.exists():
-            made = work.all()
-            if made is None:
-                continue
-            scores, on_the_way, seconds = made
-        if not group.first:
+    for work in works:
+        made = work.all() if todo[work.name] == "scores" else None
+        if todo[work.name] == "models":
+            work.save_models()
+        if not group.first or not todo[work.name]:
             continue
+        there = found[work.name]
+        if made is not None:
+            scores, on_the_way, seconds = made
+        else:
+            assert there.scores is not None and there.on_the_way is not None  # or they would have been made
+            scores, on_the_way, seconds = there.scores, there.on_the_way, {}
         seconds |= {"train": trainer.facts()["seconds"]}
         record = bound(work, scores, plan, seconds, notes, on_the_way)
         if there.record is None:
@@ -97,15 +109,23 @@ def _run(task: Task, methods: Methods, plan: Preregistration, began: float) -> l
                 records.write_json(work.folder / "bound.json", record.to_json())
         else:
             finished.compare(work.folder, there.record, record)
-        remove_tree(chunks)
+        remove_tree(work.folder / "chunks")
     if group.first:
         table = task.runs
         runs = {name: int(np.sum(table.roles == role)) for role, name in enumerate(records.ROLE_NAMES)}
         close_run(task, manifest, works, runs=runs, trainer=trainer, began=began)
-        if config.keep == "none":
-            with trainer:
-                trainer.population.clear()
-    return [work.folder for work in works]
+    return [work.folder for work in works], trainer
+
+
+def _todo(work: MethodRuns, found: finished.Finished) -> str:
+    """What is left to do: "scores", "models" that are to be kept, "bounds" alone, or ""."""
+    kept = work.models_kept(len(work.task.runs))
+    if found.whole and kept:
+        return ""
+    # Chunks of scores beside whole scores: a kill came between them and the bounds, and they know the seconds.
+    if not found.scored or (work.folder / "chunks").exists():
+        return "scores"
+    return "bounds" if kept else "models"
 
 
 def chunks_begun(config: configuration.Audit) -> int | None:
@@ -128,17 +148,19 @@ def open_all(
     unlearners = [make_unlearner(task, name, factory) for name, (factory, _) in methods.items()]
     manifest = open_run(task, plan)
     trainer = PopulationTrainer(task, {unlearner.rewind for unlearner in unlearners})
-    with trainer:
-        pass  # its manifest is there now
+    first = task.group.first
+    with trainer:  # its manifest is there now
+        if first:  # nobody else writes yet
+            store.sweep(*(chunks.directory for chunks in trainer.population.stores.values()))
     works = [
-        MethodRuns(task, name, method, open_method(directory, name, method[1]), trainer)
+        MethodRuns(task, name, method, open_method(directory, name, method[1], first=first), trainer)
         for name, method in methods.items()
     ]
-    if task.group.first:  # nobody else writes yet
+    if first:
         folders = [work.folder for work in works]
-        places = [place for folder in folders for place in (folder, folder / "chunks", folder / "models")]
-        store.sweep(directory, *places, *(chunks.directory for chunks in trainer.population.stores.values()))
-    task.group.announce(OPENED)
+        store.sweep(
+            directory, *(place for folder in folders for place in (folder, folder / "chunks", folder / "models"))
+        )
     return manifest, works, trainer
 
 
@@ -158,7 +180,7 @@ def open_run(task: Task, plan: Preregistration) -> dict[str, Any]:
         "asked": list(config.methods),
         "population_directory": str(config.population_directory),
     }
-    store.require_manifest(directory / "manifest.json", directory / "signs.npz")
+    store.require_manifest(directory / "manifest.json", directory / "signs.npz", *directory.glob("*/bound.json"))
     manifest = store.open_manifest(directory, "manifest.json", configuration.audit_identity(config), **facts)
     # The settings may be the same and the defaults of another version still name other bounds.
     validity.check_unchanged(Preregistration.from_json(manifest["preregistration"]), plan)
@@ -193,12 +215,12 @@ def run_notes(task: Task, unlearner: Unlearner, lost: int, role: str) -> list[st
     return notes
 
 
-def open_method(directory: AnyPath, name: str, identity: dict[str, Any]) -> AnyPath:
-    """The method's folder, held to the hyperparameters that its results were computed with."""
+def open_method(directory: AnyPath, name: str, identity: dict[str, Any], *, first: bool) -> AnyPath:
+    """The method's folder, held to the hyperparameters that its results were, or are in the first process, computed with."""
     folder = directory / configuration.method_directory_name(name)
     results = [folder / name for name in ("bound.json", "scores.npz", "chunks", "models")]
     with store.disk_errors(folder):
-        if not any(path.exists() for path in results):
+        if first and not any(path.exists() for path in results):
             (folder / "method.json").unlink(missing_ok=True)  # nothing was computed with it: it binds nobody
     store.require_manifest(folder / "method.json", *results)
     store.open_manifest(folder, "method.json", identity)

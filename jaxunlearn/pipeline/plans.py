@@ -93,6 +93,9 @@ def measure(
         params, seconds = initial, 0.0
         for runner in made[plan]:
             each, params = runner.measure(runs, params)
+            if each == float("inf"):
+                seconds = each
+                break  # what it would hand on is not there
             seconds += each * runner.total
         return Measured(
             plan=plan,
@@ -104,7 +107,7 @@ def measure(
     steps = sum(runner.total for runner in _make(task, phases_of, task.engine.plan, first)) * len(task.runs)
     steps //= task.group.count
     mesh = task.engine.mesh
-    forms = forms_of(task.config.model, mesh.devices.flat[0].platform)
+    forms = forms_of(task.config, mesh.devices.flat[0].platform)
     plans = planning.candidates(mesh, task.engine.plan, forms)
     plan, measured, why = planning.pick(
         plans, measure_plan, steps=steps, limit=task.engine.memory or float("inf"), always=always
@@ -146,12 +149,17 @@ def _stages(task: Task) -> Iterator[tuple[str, int, PhasesOf]]:
 
 
 def _read(path: AnyPath, task: Task) -> Plan | None:
-    """The plan that results were begun with."""
+    """The plan that results were begun with, if these devices can take it."""
+    mesh, plan = task.engine.mesh, task.engine.plan
     try:
         found = records.read_json(path)
-        return dataclasses.replace(task.engine.plan, width=int(found["width"]), form=str(found["form"]))
+        width, form = int(found["width"]), str(found["form"])
     except (InputError, KeyError, TypeError, ValueError):
         return None
+    if width < 1 or form not in forms_of(task.config, mesh.devices.flat[0].platform):
+        return None  # begun on another kind of device
+    share = -(-plan.runs_per_chunk // mesh.shape[planning.AXIS])
+    return dataclasses.replace(plan, width=min(width, share), form=form)
 
 
 class _Remembered:
@@ -181,7 +189,7 @@ class _Remembered:
     def _all(self) -> dict[str, Any]:
         try:
             found = records.read_json(self._path)
-        except InputError:
+        except (InputError, OSError):
             return {}
         return found if isinstance(found, dict) else {}
 

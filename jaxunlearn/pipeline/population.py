@@ -56,12 +56,13 @@ class PopulationTrainer:
         self._runner: PhaseRunner | None = None
         self._per_epoch = steps_per_epoch(phase, task.engine.sizes)
         self._asked: set[int] = set()
-        self._found: set[int] = set()
+        # Of this and, in a group, the other processes' chunks: which were there when the audit began.
+        self._found = {n for n in range(len(task.chunks)) if task.group.count > 1 and self.population.done(n)}
         self._lock: contextlib.ExitStack | None = None
 
     def __enter__(self) -> "PopulationTrainer":
         with contextlib.ExitStack() as stack:
-            stack.enter_context(store.exclusive(self.task.config.population_directory, self.task.group.index))
+            stack.enter_context(store.exclusive(self.task.config.population_directory, self.task.group.lock))
             self._open_manifest()
             self._lock = stack.pop_all()
         return self
@@ -97,8 +98,7 @@ class PopulationTrainer:
         """Trains every chunk of this process that is not on disk."""
         group = self.task.group
         own = {number: rows for number, rows in enumerate(self.task.chunks) if group.mine(number)}
-        if group.count > 1 and group.first:
-            self._prepare()  # the others wait for the plan
+        self.prepare()
         bar = Bar("train", sum(rows.stop - rows.start for rows in own.values()), self.steps, self.task.config.quiet)
         for number, rows in own.items():
             runs = rows.stop - rows.start
@@ -106,6 +106,11 @@ class PopulationTrainer:
                 bar.skip(runs)
         self.population.flush()
         bar.close()
+
+    def prepare(self) -> None:
+        """Chooses the plan where other processes wait for it; else that has time until a chunk is trained."""
+        if self.task.group.count > 1 and self.task.group.first:
+            self._prepare()
 
     def _prepare(self) -> PhaseRunner:
         if self._runner is None:
@@ -141,6 +146,7 @@ class PopulationTrainer:
 
         stops = {self.steps - rewind * self._per_epoch: partial(save, rewind) for rewind in rewinds}
         with contextlib.nullcontext() if self._lock is not None else self:
+            self.task.group.check()
             run = self._prepare()
             run(self.task.chunk(rows, stage=TRAINING), self.task.initial(rows), progress, stops)
 

@@ -29,6 +29,7 @@ class RunTable:
         return self.roles.shape[0]
 
 
+@jax.jit
 def run_keys(key: PRNGKeyArray, roles: np.ndarray, indices: np.ndarray) -> PRNGKeyArray:
     """[R] keys that depend on the run's role and number only: a rerun gets the same key, and no two runs share one."""
 

@@ -14,6 +14,7 @@ from jaxunlearn.audit.preregistration import Preregistration
 from jaxunlearn.engine import store
 from jaxunlearn.pipeline import audit, finished
 from jaxunlearn.pipeline.anytime import AnytimeTest, check_reachable
+from jaxunlearn.pipeline.population import PopulationTrainer
 from jaxunlearn.pipeline.progress import Bar
 from jaxunlearn.pipeline.task import Task
 from jaxunlearn.pipeline.unlearning import MethodRuns, Part, collect
@@ -25,7 +26,9 @@ NOTE = (
 )
 
 
-def run(task: Task, methods: audit.Methods, plan: Preregistration, began: float) -> list[AnyPath]:
+def run(
+    task: Task, methods: audit.Methods, plan: Preregistration, began: float
+) -> tuple[list[AnyPath], PopulationTrainer]:
     """Runs or resumes a sequential audit; every method is tested, and stops, by itself.
 
     Args:
@@ -35,7 +38,7 @@ def run(task: Task, methods: audit.Methods, plan: Preregistration, began: float)
         began: When the audit began, by ``time.perf_counter``.
 
     Returns:
-        The methods' folders.
+        The methods' folders, and the trainer of the population.
 
     Raises:
         InputError: The claim is beyond the design, or the directory holds another audit.
@@ -45,41 +48,53 @@ def run(task: Task, methods: audit.Methods, plan: Preregistration, began: float)
     drawn = task.runs.signs[: config.most_runs][task.runs.roles[: config.most_runs] == EVALUATION]
     validity.check_evaluation_signs(drawn)
     manifest, works, trainer = audit.open_all(task, methods, plan)
+    group.announce(audit.OPENED)
     most = 0
     with trainer:
+        trainer.prepare()
         notes = [NOTE, *(audit.other_looks(config, plan) if group.first else [])]
         for work in works:
-            record = _finished(work.folder, plan)
-            if record is None or not work.models_kept(record.calibration_runs + record.evaluation_runs):
+            kept, whole = _finished(work.folder, plan)
+            record = kept
+            if not whole or kept is None or not work.models_kept(kept.calibration_runs + kept.evaluation_runs):
                 with work.writing():
                     record = _follow(work, plan, notes)
-                if group.first:
+                if group.first and kept is not None:
+                    finished.compare(work.folder, kept, record)
+                elif group.first:
                     with store.disk_errors(work.folder):
                         records.write_json(work.folder / "bound.json", record.to_json())
+            assert record is not None
             most = max(most, record.calibration_runs + record.evaluation_runs)
         if group.first:
             runs = {"calibration": config.warmup, "evaluation": most - config.warmup}
             audit.close_run(task, manifest, works, runs=runs, trainer=trainer, began=began)
-            if config.keep == "none":
-                trainer.population.clear()
-    return [work.folder for work in works]
+    return [work.folder for work in works], trainer
 
 
-def _finished(folder: AnyPath, plan: Preregistration) -> BoundRecord | None:
-    """The stored record, if it is whole and answers what is asked now: this claim, falsified or tested on as many runs."""
+def _finished(folder: AnyPath, plan: Preregistration) -> tuple[BoundRecord | None, bool]:
+    """The stored record if it answers what is asked now (this claim, falsified or tested on as many runs), and whether all
+    that it was computed from is whole.
+    """
     if not (folder / "bound.json").exists():
-        return None
-    try:
-        record = finished.read_record(folder / "bound.json")
-        records.read_npz(folder / "evaluation.npz", sealed=True)
-        records.ScoreRecord.load(folder / "scores.npz")
-    except InputError as error:
-        store.notice(f"{str(error).rstrip('.')}: computed again from the chunks of scores.")
-        return None
-    found = record.sequential or {}
+        return None, False
+    record, whole = None, True
+    for read in (
+        lambda: finished.read_record(folder / "bound.json"),
+        lambda: records.read_npz(folder / "evaluation.npz", sealed=True),
+        lambda: records.ScoreRecord.load(folder / "scores.npz"),
+    ):
+        try:
+            made = read()
+        except InputError as error:
+            store.notice(f"{str(error).rstrip('.')}: computed again from the chunks of scores.")
+            whole = False
+        else:
+            record = made if isinstance(made, BoundRecord) else record
+    found = (record.sequential if record is not None else None) or {}
     claim = found.get("claim")
     same = (None if claim is None else claim["epsilon"]) == plan.claim_epsilon
-    return record if same and found.get("most_runs") == (plan.warmup or 0) + plan.L else None
+    return (record if same and found.get("most_runs") == (plan.warmup or 0) + plan.L else None), whole
 
 
 def _follow(work: MethodRuns, plan: Preregistration, notes: list[str]) -> BoundRecord:

@@ -11,7 +11,7 @@ import tyro
 
 from jaxunlearn import records
 from jaxunlearn._options import PathOption
-from jaxunlearn._paths import AnyPath
+from jaxunlearn._paths import AnyPath, as_path
 from jaxunlearn._validate import InputError
 from jaxunlearn.engine import store
 from jaxunlearn.pipeline import finished
@@ -129,7 +129,7 @@ def _folder(method: str) -> str:
 def _population(directory: AnyPath, manifest: dict[str, Any]) -> AnyPath:
     own = directory / "population"
     named = manifest.get("population_directory")
-    return own if own.exists() or not named else type(directory)(named)
+    return own if own.exists() or not named else as_path(named)
 
 
 def _training(folder: AnyPath, runs: int, verify: bool) -> Stage:

@@ -17,7 +17,7 @@ from jaxunlearn.attack import combine, signals
 from jaxunlearn.audit import validity
 from jaxunlearn.data import digits, images, speech, splits
 from jaxunlearn.engine import plan as planning
-from jaxunlearn.engine.population import Engine, Runs, members
+from jaxunlearn.engine.population import Engine, Runs, members, pad
 from jaxunlearn.engine.processes import Group
 from jaxunlearn.engine.train import Examples, Sizes
 from jaxunlearn.metrics.accuracy import correct, weighted_mean
@@ -31,11 +31,13 @@ from jaxunlearn.unlearn import base
 CONVOLUTIONAL = ("cnn", "tinynet")
 
 
-def forms_of(model: str, platform: str) -> tuple[str, ...]:
-    """Forms that a model's layers can take: the one for one run at a time first, the one for several at once last."""
-    if model not in CONVOLUTIONAL:
+def forms_of(config: configuration.Audit, platform: str) -> tuple[str, ...]:
+    """Forms that the model's layers can take: the one for one run at a time first, the one for several at once last."""
+    if config.model not in CONVOLUTIONAL:
         return ("",)
-    return ("winograd", "canonical", "patches") if platform == "cpu" else ("canonical", "patches")
+    if platform == "cpu" and config.precision != "bfloat16":  # whose few bits Winograd's transforms would lose
+        return ("winograd", "canonical", "patches")
+    return ("canonical", "patches")
 
 
 LOADERS = {"digits": digits.load, "mnist": images.mnist, "cifar10": images.cifar10, "cifar100": images.cifar100}
@@ -205,9 +207,13 @@ class Task:
         size = self.engine.plan.runs_per_chunk
         return [slice(i, min(i + size, len(self.runs))) for i in range(0, len(self.runs), size)]
 
+    def _padded(self, rows: slice) -> np.ndarray:
+        """The numbers of a chunk's runs, the last one repeated: chunks of one size go through the same programs."""
+        return pad(np.arange(len(self.runs))[rows], self.engine.plan.runs_per_chunk)
+
     def chunk(self, rows: slice, *, stage: int, salt: int = 0) -> Runs:
-        """The runs of a chunk."""
-        numbers = np.arange(len(self.runs))[rows]
+        """The runs of a chunk, padded to the plan's size."""
+        numbers = self._padded(rows)
         roles, indices = self.runs.roles[numbers], self.runs.indices[numbers]
 
         def keys(purpose):
@@ -219,7 +225,7 @@ class Task:
     def initial(self, rows: slice) -> Params:
         """[chunk, ...] initial weights: x_0 for all, or one for each run with ``fresh_init``."""
         key = jax.random.fold_in(self.root, _INITIAL)
-        numbers = np.arange(len(self.runs))[rows]
+        numbers = self._padded(rows)
         if self.config.fresh_init:
             keys = run_keys(key, self.runs.roles[numbers], self.runs.indices[numbers])
             return jax.jit(jax.vmap(self.info.model.init))(keys)
@@ -289,7 +295,7 @@ def build(
         combine.check_folds(runs.signs[runs.roles == CALIBRATION], depth=depth)
     sizes = Sizes(retain=data.retain, pool=m * data.batch_size, forget=(m // 2) * data.batch_size)
     examples = Examples(jnp.asarray(data.x), jnp.asarray(data.y))
-    forms = forms_of(config.model, mesh.devices.flat[0].platform)
+    forms = forms_of(config, mesh.devices.flat[0].platform)
     form = config.fixed_plan[1] or (forms[0] if plan.width == 1 else forms[-1])
     _validate.one_of("plan's form", form, forms)
     plan = dataclasses.replace(plan, form=form)

@@ -95,6 +95,20 @@ class MethodRuns:
         on_the_way = {t: collect(task, ordered, len(task.runs), _at(t))[0] for t in task.config.trajectory}
         return scores, on_the_way, seconds
 
+    def save_models(self) -> None:
+        """Unlearns again the chunks whose models are to be kept and are not on disk; their scores are there already."""
+        models, group = self.models, self.task.group
+        assert models is not None
+        self.prepare()
+        numbers = [number for number in range(len(self.task.chunks)) if not models.done(number)]
+        with self.writing():
+            for number in filter(group.mine, numbers):
+                self.compute(number)
+        with self.writing():
+            for number in numbers if group.first else ():
+                if not group.wait_for(number, lambda number=number: models.done(number)):
+                    self.compute(number)
+
     def prepare(self) -> None:
         """Chooses the plan where other processes wait for it; else that has time until a chunk is computed."""
         if self.task.group.count > 1 and self.task.group.first:
@@ -149,6 +163,7 @@ class MethodRuns:
         recorded as failed and counts as p = 1. It is never dropped and never gets a new key or sign vector.
         """
         task, unlearner = self.task, self.unlearner
+        task.group.check()
         rows = task.chunks[number]
         if not unlearner.from_scratch:
             self.trainer(number)

@@ -1,5 +1,6 @@
 """Processes that share a run directory, as threads with a group each."""
 
+import contextlib
 import json
 import threading
 import time
@@ -132,6 +133,79 @@ def test_without_the_first_process_the_others_end(tmp_path):
 def test_impossible_numbers_are_refused(arguments):
     with pytest.raises(InputError, match="process"):
         Group(*arguments)
+
+
+def test_an_own_silence_is_not_taken_for_that_of_others(tmp_path, monkeypatch):
+    group = Group(0, 2)
+    with group.working(tmp_path):
+        later = time.monotonic() + 1e6
+        monkeypatch.setattr(processes.time, "monotonic", lambda: later)  # the disk hung
+        assert group._alive(1)
+
+
+def test_who_was_taken_over_by_mistake_ends(tmp_path):
+    def first(group):
+        assert not group.wait_for(1, lambda: False)
+        time.sleep(0.3)
+
+    def other(group):
+        group._stop.set()  # no more beats
+        time.sleep(1.5)
+        group.check()
+
+    told, own = together(tmp_path, first, other)
+    assert told is None and "taken its chunks over" in str(own)
+
+
+def test_the_first_process_dies_before_it_has_merged(tmp_path):
+    def first(group):
+        group.announce("opened")
+        group._stop.set()
+        time.sleep(0.2)
+        raise SystemExit  # a kill says nothing
+
+    def other(group):
+        group.follow("opened")
+        group.await_end()
+
+    first_process = Group(0, 2)
+    first_process._end = lambda *a, **k: None
+
+    def run():
+        with contextlib.suppress(SystemExit), first_process.working(tmp_path):
+            first(first_process)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    group = Group(1, 2)
+    with pytest.raises(InputError, match="Process 0 of 2 has not been heard of"), group.working(tmp_path):
+        other(group)
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, None),
+        ({"CUDA_VISIBLE_DEVICES": "0,1,2,3", "SLURM_STEP_TASKS_PER_NODE": "1(x4)"}, [0, 1, 2, 3]),  # one task a machine
+        ({"CUDA_VISIBLE_DEVICES": "0,1,2,3", "SLURM_STEP_TASKS_PER_NODE": "4"}, None),  # one task a GPU, all visible
+        ({"CUDA_VISIBLE_DEVICES": "2", "SLURM_STEP_TASKS_PER_NODE": "4(x2)"}, [0]),  # one task a GPU, one visible
+        ({"CUDA_VISIBLE_DEVICES": "0,1", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, [0, 1]),
+        ({"CUDA_VISIBLE_DEVICES": "0,1", "SLURM_STEP_TASKS_PER_NODE": "1,2"}, None),
+    ],
+)
+def test_devices_of_a_process_in_a_cluster(monkeypatch, environment, expected):
+    for name in ("CUDA_VISIBLE_DEVICES", "SLURM_STEP_TASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert processes._local_devices() == expected
+
+
+def test_patience_is_a_number(monkeypatch):
+    monkeypatch.setenv(processes.PATIENCE_VARIABLE, "long")
+    with pytest.raises(InputError, match="JAXUNLEARN_PATIENCE"):
+        Group()
 
 
 def test_joining_by_hand_or_alone():

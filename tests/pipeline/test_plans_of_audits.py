@@ -13,8 +13,11 @@ from jaxunlearn import _cache, records
 from jaxunlearn.engine import plan as planning
 from jaxunlearn.engine import population
 from jaxunlearn.models.base import in_bfloat16
+from jaxunlearn.models.convolutional import digits_cnn, tinynet
 from jaxunlearn.models.linear import mlp
 from jaxunlearn.pipeline import plans, task
+
+CONFIG_CNN = task.configuration.Audit(dataset="digits", model="cnn")
 
 
 def kept(folder):
@@ -73,6 +76,18 @@ def test_whoever_goes_on_takes_the_plan_that_results_were_begun_with(finished, c
     np.testing.assert_allclose(*scores, rtol=1e-3, atol=1e-4)
 
 
+def test_a_plan_of_other_devices_is_fitted_or_chosen_anew(copy, cache):
+    made = task.build(CONFIG)
+    for stored, expected in (
+        ({"width": 99, "form": ""}, -(-made.engine.plan.runs_per_chunk // 4)),
+        ({"width": 0, "form": ""}, None),
+        ({"width": 1, "form": "winograd"}, None),
+    ):
+        records.write_json(copy / "plan.json", stored)
+        found = plans._read(copy / "plan.json", made)
+        assert (None if found is None else found.width) == expected
+
+
 def test_a_fixed_plan_is_taken(tmp_path, cache):
     assert audit(tmp_path / "run", "--methods", "finetune", "--plan", "2") == 0
     assert kept(tmp_path / "run" / "population") == kept(tmp_path / "run" / "finetune") == {"width": 2, "form": ""}
@@ -115,6 +130,20 @@ def test_bfloat16_computes_in_it_and_keeps_float32_outside():
     assert {leaf.dtype for leaf in jax.tree.leaves(grads)} == {jnp.dtype("float32")}
     ids = in_bfloat16(model._replace(apply=lambda params, x: params["Dense_0"]["kernel"][x]))
     assert ids.apply(params, jnp.arange(3)).shape == (3, 16)  # integer inputs stay
+
+
+@pytest.mark.parametrize("make", [digits_cnn, tinynet])
+def test_convolutions_in_bfloat16(make):
+    config = task.configuration.Audit(dataset="digits", model="cnn", precision="bfloat16")
+    forms = task.forms_of(config, "cpu")
+    assert "winograd" not in forms and "winograd" in task.forms_of(CONFIG_CNN, "cpu")
+    x = jax.random.normal(jax.random.key(1), (4, 8, 8, 3))
+    for form in forms:
+        model = make((8, 8, 3), 5, form=form)
+        low, params = in_bfloat16(model), jax.jit(model.init)(jax.random.key(0))
+        np.testing.assert_allclose(low.apply(params, x), model.apply(params, x), rtol=0.1, atol=0.1)
+        grads = jax.jit(jax.grad(lambda p, low=low: low.apply(p, x).sum()))(params)
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(grads))
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "tensorfloat32"])

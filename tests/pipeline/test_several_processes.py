@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from small_audits import SMALL, audit, read, results
+from small_audits import SMALL, audit, interrupt, read, results
 
 from jaxunlearn import records
 
@@ -106,6 +106,47 @@ def test_a_sequential_audit_in_two_processes(tmp_path, environment):
         two, one = (read(tmp_path / name, method) for name in ("two", "alone"))
         assert two["sequential"]["path"] == pytest.approx(one["sequential"]["path"], abs=1e-3)
         assert two["evaluation_runs"] == one["evaluation_runs"]
+
+
+@pytest.mark.slow
+def test_a_sequential_audit_begun_alone_goes_on_in_two_processes(tmp_path, environment, monkeypatch):
+    claim = ["--claim-epsilon", "2"]
+    with monkeypatch.context() as patch:  # killed after the first chunk
+        patch.setattr("jaxunlearn.pipeline.anytime.AnytimeTest.judge", interrupt)
+        assert audit(tmp_path / "two", *CHUNKED, *claim) == 130
+    assert (tmp_path / "two" / "population" / "chunk-00000.json").exists()
+    finish([start(tmp_path / "two", index, *claim, environment=environment) for index in range(2)])
+    assert audit(tmp_path / "alone", *CHUNKED, *claim) == 0
+    assert read(tmp_path / "two", "finetune")["epsilon"] == pytest.approx(
+        read(tmp_path / "alone", "finetune")["epsilon"]
+    )
+
+
+@pytest.mark.slow
+def test_a_command_given_twice_is_refused_and_the_first_goes_on(alone, tmp_path, environment):
+    out = tmp_path / "run"
+    processes = [start(out, index, environment=environment) for index in range(2)]
+    wait_for((out / "processes" / "1.json").exists)
+    again = start(out, 1, environment=environment)
+    assert "Another process works in" in again.communicate(timeout=120)[1] and again.returncode == 2
+    single = subprocess.run(
+        [sys.executable, "-m", "jaxunlearn.cli", "audit", "digits", "--out", str(out), *SMALL, *CHUNKED],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Another process works in" in single.stderr and single.returncode == 2
+    finish(processes)
+    assert same(out, alone)
+
+
+@pytest.mark.slow
+def test_a_process_with_another_method_is_refused(tmp_path, environment):
+    other = ["--method.finetune.epochs", "2"]
+    processes = [start(tmp_path / "run", 0, environment=environment)]
+    processes.append(start(tmp_path / "run", 1, *other, environment=environment))
+    said = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [2, 2] and "epochs: 1 -> 2" in said[1], said
 
 
 @pytest.mark.slow
