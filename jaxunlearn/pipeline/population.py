@@ -240,7 +240,7 @@ class Population:
             remove_tree(folder)
 
 
-MOST_REMEMBERED = 1 << 26
+MOST_REMEMBERED = 1 << 24
 """Bytes of models used lately that stay in memory, whatever the number of runs."""
 
 

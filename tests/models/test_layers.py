@@ -75,6 +75,7 @@ def test_parameter_counts(model, count):
     assert parameter_count(jax.eval_shape(model.init, jax.random.key(0))) == count
 
 
+@pytest.mark.slow
 def test_tinynet_forms_agree():
     x = jax.random.normal(KEYS[0], (2, 8, 8, 3))
     models = [tinynet((8, 8, 3), 10, form=form) for form in layers.CONV_FORMS]

@@ -28,7 +28,7 @@ def gradients(form, x, kernel, target):
     return jax.grad(loss, (0, 1))(x, kernel)
 
 
-@pytest.mark.parametrize("form", ["winograd", "canonical", "patches"])
+@pytest.mark.parametrize("form", [pytest.param("winograd", marks=pytest.mark.slow), "canonical", "patches"])
 @pytest.mark.parametrize("kernel_size", [(3, 3), (1, 5)])
 def test_gradients_under_vmap_over_models(form, kernel_size):
     x = jax.random.normal(KEYS[0], (3, 2, 7, 5, CHANNELS))

@@ -40,6 +40,7 @@ def test_shown_plans_are_measured_and_nothing_else_is_done(tmp_path, capsys, cac
     assert sum(line.endswith("taken") for line in lines) == 2 and "MiB" in lines[1]
 
 
+@pytest.mark.slow
 def test_a_measured_plan_is_remembered_by_the_next_audit(tmp_path, capsys, cache, monkeypatch):
     chunk = ("--runs-per-chunk", "16", "--methods", "finetune")
     assert audit(tmp_path / "one", *chunk, "--plan", "measure") == 0
@@ -93,6 +94,7 @@ def test_a_fixed_plan_is_taken(tmp_path, cache):
     assert kept(tmp_path / "run" / "population") == kept(tmp_path / "run" / "finetune") == {"width": 2, "form": ""}
 
 
+@pytest.mark.slow
 def test_chunks_stay_as_they_were_begun_on_another_number_of_devices(tmp_path, monkeypatch):
     def on(devices):
         mesh = planning.make_mesh
@@ -132,7 +134,7 @@ def test_bfloat16_computes_in_it_and_keeps_float32_outside():
     assert ids.apply(params, jnp.arange(3)).shape == (3, 16)  # integer inputs stay
 
 
-@pytest.mark.parametrize("make", [digits_cnn, tinynet])
+@pytest.mark.parametrize("make", [digits_cnn, pytest.param(tinynet, marks=pytest.mark.slow)])
 def test_convolutions_in_bfloat16(make):
     config = task.configuration.Audit(dataset="digits", model="cnn", precision="bfloat16")
     forms = task.forms_of(config, "cpu")
@@ -146,7 +148,7 @@ def test_convolutions_in_bfloat16(make):
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(grads))
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "tensorfloat32"])
+@pytest.mark.parametrize("precision", ["bfloat16", pytest.param("tensorfloat32", marks=pytest.mark.slow)])
 def test_an_audit_in_another_precision_is_another_audit(finished, copy, tmp_path, capsys, precision):
     assert audit(copy, "--methods", "finetune", "--precision", precision) == 2
     assert f"precision: float32 -> {precision}" in capsys.readouterr().err

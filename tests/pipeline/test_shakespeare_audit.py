@@ -70,6 +70,7 @@ def test_what_makes_no_sense_for_text_is_refused(change, text):
         dataclasses.replace(TINY, **change)
 
 
+@pytest.mark.slow
 def test_run_by_run(tmp_path, data_dir):
     config = dataclasses.replace(TINY, out=tmp_path / "run", methods=("retrain",), calibration_runs=4, sequential=True)
     record = records.BoundRecord.from_json(records.read_json(audit.run(config)[0] / "bound.json"))
