@@ -14,7 +14,7 @@ from jaxunlearn import config as configuration
 from jaxunlearn import records
 from jaxunlearn._paths import AnyPath, as_path, remove_tree
 from jaxunlearn._validate import require
-from jaxunlearn.engine import store
+from jaxunlearn.engine import checkpoints, store
 from jaxunlearn.engine.population import PhaseRunner, Progress
 from jaxunlearn.engine.train import steps_per_epoch, total_steps
 from jaxunlearn.pipeline import plans
@@ -171,10 +171,10 @@ class Population:
     """
 
     def __init__(self, task: Task, rewinds: Iterable[int], identity: Any, again: Callable[[int, int], None]):
-        self.task, self.writer, self._again = task, store.Writer(), again
+        self.task, self.writer, self._again = task, checkpoints.Writer(), again
         directory = task.config.population_directory
         self.stores = {
-            k: store.ParamsStore(
+            k: checkpoints.ParamsStore(
                 directory / f"rewound-{k}" if k else directory,
                 identity=identity,
                 process=own_process(),
@@ -264,7 +264,7 @@ def run_names(task: Task, rows: slice) -> dict[str, Any]:
     return {"runs": [[records.ROLE_NAMES[r], int(i)] for r, i in zip(table.roles[rows], table.indices[rows])]}
 
 
-def models_store(task: Task, folder: AnyPath, identity: Any) -> store.ParamsStore | None:
+def models_store(task: Task, folder: AnyPath, identity: Any) -> checkpoints.ParamsStore | None:
     """Where a method's unlearned models are kept, if they are."""
     if task.config.keep != "all":
         return None
@@ -273,7 +273,7 @@ def models_store(task: Task, folder: AnyPath, identity: Any) -> store.ParamsStor
         "method": identity,
         "runs_per_chunk": task.engine.plan.runs_per_chunk,
     }
-    return store.ParamsStore(folder / "models", identity=whole, process=own_process())
+    return checkpoints.ParamsStore(folder / "models", identity=whole, process=own_process())
 
 
 def load_models(directory: AnyPath | str, method: str | None = None) -> tuple[Params, np.ndarray, np.ndarray]:
@@ -297,7 +297,7 @@ def load_models(directory: AnyPath | str, method: str | None = None) -> tuple[Pa
         folder = directory / "population" if (directory / "population").is_dir() else directory
     else:
         folder = directory / configuration.method_directory_name(method) / "models"
-    chunks = store.ParamsStore(folder, process=own_process())
+    chunks = checkpoints.ParamsStore(folder, process=own_process())
     numbers = chunks.chunks()
     require(
         len(numbers) > 0, f"Expected models in {folder}, found none; audit with --keep {'all' if method else 'final'}."

@@ -13,7 +13,7 @@ from jaxunlearn import records
 from jaxunlearn._options import PathOption
 from jaxunlearn._paths import AnyPath, as_path
 from jaxunlearn._validate import InputError
-from jaxunlearn.engine import store
+from jaxunlearn.engine import checkpoints
 from jaxunlearn.pipeline import finished
 from jaxunlearn.report.table import lower
 
@@ -133,7 +133,7 @@ def _population(directory: AnyPath, manifest: dict[str, Any]) -> AnyPath:
 
 
 def _training(folder: AnyPath, runs: int, verify: bool) -> Stage:
-    chunks = store.ParamsStore(folder)
+    chunks = checkpoints.ParamsStore(folder)
     done, seconds, damage = 0, 0.0, []
     for number in chunks.chunks():
         try:

@@ -14,7 +14,7 @@ import pytest
 from jaxunlearn import records
 from jaxunlearn._validate import InputError
 from jaxunlearn._version import __version__
-from jaxunlearn.engine import store
+from jaxunlearn.engine import checkpoints, store
 
 
 def test_differences_name_the_path_and_both_values():
@@ -106,7 +106,7 @@ RUNS = {"runs": [["calibration", 0], ["calibration", 1]]}
 
 
 def save(path, chunk=0, **options):
-    params_store = store.ParamsStore(path, **options)
+    params_store = checkpoints.ParamsStore(path, **options)
     params_store.save(chunk, PARAMS, RUNS)
     params_store.flush()
     return params_store
@@ -120,7 +120,7 @@ def test_chunks_come_back_as_they_were(tmp_path):
     params_store = save(tmp_path, 3, identity={"seed": 0})
     assert params_store.done(3) and not params_store.done(0) and params_store.chunks() == [3]
     for like in (LIKE, None):
-        loaded = store.ParamsStore(tmp_path, identity={"seed": 0}).load(3, like)
+        loaded = checkpoints.ParamsStore(tmp_path, identity={"seed": 0}).load(3, like)
         assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(loaded))
         jax.tree.map(np.testing.assert_array_equal, loaded, PARAMS)
 
@@ -138,7 +138,7 @@ def test_a_commit_says_what_the_chunk_is(tmp_path):
 
 def test_models_made_with_other_settings_are_never_taken_for_these(tmp_path):
     save(tmp_path, identity={"seed": 0})
-    other = store.ParamsStore(tmp_path, identity={"seed": 1})
+    other = checkpoints.ParamsStore(tmp_path, identity={"seed": 1})
     for use in (other.done, other.damage, other.load):
         with pytest.raises(InputError, match="other settings"):
             use(0)
@@ -186,7 +186,7 @@ def test_other_arrays_than_expected_are_damage(tmp_path):
 
 
 def test_parameters_on_a_full_disk_are_not_committed(tmp_path, monkeypatch):
-    params_store = store.ParamsStore(tmp_path)
+    params_store = checkpoints.ParamsStore(tmp_path)
 
     def full(*arguments, **options):
         raise ValueError("RESOURCE_EXHAUSTED: writing [tmp]: No space left on device")
@@ -204,7 +204,7 @@ def test_parameters_on_a_full_disk_are_not_committed(tmp_path, monkeypatch):
 
 
 def test_writing_goes_on_in_the_background_one_chunk_at_a_time(tmp_path, monkeypatch):
-    params_store, gate, order = store.ParamsStore(tmp_path), threading.Semaphore(0), []
+    params_store, gate, order = checkpoints.ParamsStore(tmp_path), threading.Semaphore(0), []
     write = params_store._checkpointer.save
 
     def slow(path, params):
@@ -254,7 +254,7 @@ def test_cleared_stores_hold_nothing(tmp_path):
 
 def test_chunks_in_an_object_store(bucket):
     params_store = save(bucket / "models", identity=1)
-    jax.tree.map(np.testing.assert_array_equal, store.ParamsStore(bucket / "models").load(0, LIKE), PARAMS)
+    jax.tree.map(np.testing.assert_array_equal, checkpoints.ParamsStore(bucket / "models").load(0, LIKE), PARAMS)
     name = next(name for name in records.read_json(bucket / "models" / "chunk-00000.json")["files"] if "/d/" in name)
     shard = bucket / "models" / "chunk-00000" / name
     whole = shard.read_bytes()
@@ -283,9 +283,9 @@ def run_python(code, *arguments, **environment):
 
 LOAD = """
 import sys, pathlib, jax, numpy as np
-from jaxunlearn.engine import store
+from jaxunlearn.engine import checkpoints
 assert jax.device_count() == 1
-found = store.ParamsStore(pathlib.Path(sys.argv[1])).load(0)
+found = checkpoints.ParamsStore(pathlib.Path(sys.argv[1])).load(0)
 assert found["layer"]["kernel"].tolist() == np.arange(12.0).reshape(2, 3, 2).tolist(), found
 """
 
@@ -295,7 +295,7 @@ def test_chunks_do_not_depend_on_the_devices(tmp_path):
     spread = jax.device_put(
         PARAMS, jax.sharding.NamedSharding(jax.make_mesh((2,), ("x",)), jax.sharding.PartitionSpec("x"))
     )
-    params_store = store.ParamsStore(tmp_path)
+    params_store = checkpoints.ParamsStore(tmp_path)
     params_store.save(0, jax.tree.map(np.asarray, spread), RUNS)
     params_store.flush()
     other = run_python(LOAD, tmp_path, JAX_NUM_CPU_DEVICES="1")
@@ -304,10 +304,10 @@ def test_chunks_do_not_depend_on_the_devices(tmp_path):
 
 OWN_CHUNKS = """
 import sys, pathlib, time, jax, numpy as np
-from jaxunlearn.engine import store
+from jaxunlearn.engine import checkpoints
 process, port, folder = int(sys.argv[1]), sys.argv[2], pathlib.Path(sys.argv[3])
 jax.distributed.initialize(coordinator_address=f"localhost:{port}", num_processes=2, process_id=process)
-chunks = store.ParamsStore(folder, process=process)
+chunks = checkpoints.ParamsStore(folder, process=process)
 if process == 1:
     (folder / "one-waits").touch()
     until = time.time() + 30
@@ -334,7 +334,7 @@ def test_processes_of_one_program_write_chunks_of_their_own(tmp_path):
     both = [run_python(OWN_CHUNKS, process, port, tmp_path, JAX_NUM_CPU_DEVICES="1") for process in range(2)]
     said = [process.communicate(timeout=60)[0] for process in both]
     assert ["done 0" in said[0], "done 1" in said[1]] == [True, True], said
-    chunks = store.ParamsStore(tmp_path)
+    chunks = checkpoints.ParamsStore(tmp_path)
     assert chunks.chunks() == [0, 1, 2, 3]
     for number in range(4):
         assert chunks.load(number)["w"].tolist() == [[number] * 3] * 2

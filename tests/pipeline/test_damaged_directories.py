@@ -241,13 +241,13 @@ def test_unlearned_models_score_as_the_audit_says(copy):
 
 def test_models_read_back_from_disk_give_the_same_bits(finished, tmp_path, monkeypatch):
     monkeypatch.setattr(population, "MOST_REMEMBERED", 0)
-    loads, load = [], population.store.ParamsStore.prefetch
+    loads, load = [], population.checkpoints.ParamsStore.prefetch
 
     def watched(self, chunk, like=None):
         loads.append(chunk)
         load(self, chunk, like)
 
-    monkeypatch.setattr(population.store.ParamsStore, "prefetch", watched)
+    monkeypatch.setattr(population.checkpoints.ParamsStore, "prefetch", watched)
     assert audit(tmp_path / "x", "--methods", "finetune", "--runs-per-chunk", 8) == 0
     assert loads == [1, 2]
     assert results(tmp_path / "x", "finetune") == results(finished, "finetune")
