@@ -102,13 +102,13 @@ fi
 {
   population engine 150 --peers --models $MODELS --runs $RUNS
   AUDITING="$PYTHON -m jaxunlearn.cli audit digits --quiet $AUDIT"
-  export JAX_COMPILATION_CACHE_DIR=$WORK/cache JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
+  export JAXUNLEARN_CACHE=$WORK/cache JAX_COMPILATION_CACHE_DIR=$WORK/cache JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
   part audit-cold 90 $AUDITING --out "$WORK/audit-cold"
   part audit-warm 60 $AUDITING --out "$WORK/audit-warm"
-  unset JAX_COMPILATION_CACHE_DIR JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS
+  unset JAXUNLEARN_CACHE JAX_COMPILATION_CACHE_DIR JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS
   population widths 90 --peers --models $MODELS --runs $SOME --widths $WIDTHS
   population bfloat16 45 --peers --models $MODELS --runs $SOME --dtype bfloat16
-  JAX_DEFAULT_MATMUL_PRECISION=highest population highest 45 --peers --models $MODELS --runs $SOME
+  population tensorfloat32 45 --peers --models $MODELS --runs $SOME --dtype tensorfloat32
   population reference 60 --peers reference --threads 1 --models $MODELS --runs $SOME
   population stages 45 --peers --models $MODELS --runs $SOME --stages finetune score
   if timeout "$(left)" "$PYTHON" -c "import torch; assert torch.cuda.is_available()" 2>/dev/null; then

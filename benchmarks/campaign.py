@@ -35,6 +35,7 @@ def environment(cache: str | None, **more: str) -> dict[str, str]:
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     cached = {
         "JAX_COMPILATION_CACHE_DIR": cache,
+        "JAXUNLEARN_CACHE": cache,
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }

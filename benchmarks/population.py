@@ -64,7 +64,9 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--widths", nargs="+", default=["engine"], help="runs per device under vmap; engine: its choice"
     )
-    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="of ours' arithmetic")
+    parser.add_argument(
+        "--dtype", default="float32", choices=("float32", "tensorfloat32", "bfloat16"), help="of ours' arithmetic"
+    )
     parser.add_argument("--slice", type=float, default=1.0, help="seconds that one measurement should last")
     parser.add_argument("--point-seconds", type=float, default=180.0, help="most seconds for all rounds of one side")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no new row is begun after so many seconds")

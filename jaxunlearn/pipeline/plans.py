@@ -106,9 +106,7 @@ def measure(
 
     steps = sum(runner.total for runner in _make(task, phases_of, task.engine.plan, first)) * len(task.runs)
     steps //= task.group.count
-    mesh = task.engine.mesh
-    forms = forms_of(task.config, mesh.devices.flat[0].platform)
-    plans = planning.candidates(mesh, task.engine.plan, forms)
+    plans = planning.candidates(task.engine.mesh, task.engine.plan, _forms(task))
     plan, measured, why = planning.pick(
         plans, measure_plan, steps=steps, limit=task.engine.memory or float("inf"), always=always
     )
@@ -148,6 +146,10 @@ def _stages(task: Task) -> Iterator[tuple[str, int, PhasesOf]]:
         yield name, 1, lambda form, name=name, factory=factory: make_unlearner(task, name, factory, form).phases
 
 
+def _forms(task: Task) -> tuple[str, ...]:
+    return forms_of(task.config.model, task.engine.mesh.devices.flat[0].platform, task.config.precision)
+
+
 def _read(path: AnyPath, task: Task) -> Plan | None:
     """The plan that results were begun with, if these devices can take it."""
     mesh, plan = task.engine.mesh, task.engine.plan
@@ -156,7 +158,7 @@ def _read(path: AnyPath, task: Task) -> Plan | None:
         width, form = int(found["width"]), str(found["form"])
     except (InputError, KeyError, TypeError, ValueError):
         return None
-    if width < 1 or form not in forms_of(task.config, mesh.devices.flat[0].platform):
+    if width < 1 or form not in _forms(task):
         return None  # begun on another kind of device
     share = -(-plan.runs_per_chunk // mesh.shape[planning.AXIS])
     return dataclasses.replace(plan, width=min(width, share), form=form)

@@ -31,11 +31,11 @@ from jaxunlearn.unlearn import base
 CONVOLUTIONAL = ("cnn", "tinynet")
 
 
-def forms_of(config: configuration.Audit, platform: str) -> tuple[str, ...]:
-    """Forms that the model's layers can take: the one for one run at a time first, the one for several at once last."""
-    if config.model not in CONVOLUTIONAL:
+def forms_of(model: str, platform: str, precision: str = "float32") -> tuple[str, ...]:
+    """Forms that a model's layers can take: the one for one run at a time first, the one for several at once last."""
+    if model not in CONVOLUTIONAL:
         return ("",)
-    if platform == "cpu" and config.precision != "bfloat16":  # whose few bits Winograd's transforms would lose
+    if platform == "cpu" and precision != "bfloat16":  # whose few bits Winograd's transforms would lose
         return ("winograd", "canonical", "patches")
     return ("canonical", "patches")
 
@@ -295,7 +295,7 @@ def build(
         combine.check_folds(runs.signs[runs.roles == CALIBRATION], depth=depth)
     sizes = Sizes(retain=data.retain, pool=m * data.batch_size, forget=(m // 2) * data.batch_size)
     examples = Examples(jnp.asarray(data.x), jnp.asarray(data.y))
-    forms = forms_of(config, mesh.devices.flat[0].platform)
+    forms = forms_of(config.model, mesh.devices.flat[0].platform, config.precision)
     form = config.fixed_plan[1] or (forms[0] if plan.width == 1 else forms[-1])
     _validate.one_of("plan's form", form, forms)
     plan = dataclasses.replace(plan, form=form)

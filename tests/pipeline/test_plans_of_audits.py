@@ -17,8 +17,6 @@ from jaxunlearn.models.convolutional import digits_cnn, tinynet
 from jaxunlearn.models.linear import mlp
 from jaxunlearn.pipeline import plans, task
 
-CONFIG_CNN = task.configuration.Audit(dataset="digits", model="cnn")
-
 
 def kept(folder):
     return {key: value for key, value in records.read_json(folder / "plan.json").items() if key in ("width", "form")}
@@ -136,9 +134,8 @@ def test_bfloat16_computes_in_it_and_keeps_float32_outside():
 
 @pytest.mark.parametrize("make", [digits_cnn, pytest.param(tinynet, marks=pytest.mark.slow)])
 def test_convolutions_in_bfloat16(make):
-    config = task.configuration.Audit(dataset="digits", model="cnn", precision="bfloat16")
-    forms = task.forms_of(config, "cpu")
-    assert "winograd" not in forms and "winograd" in task.forms_of(CONFIG_CNN, "cpu")
+    forms = task.forms_of("cnn", "cpu", "bfloat16")
+    assert "winograd" not in forms and "winograd" in task.forms_of("cnn", "cpu")
     x = jax.random.normal(jax.random.key(1), (4, 8, 8, 3))
     for form in forms:
         model = make((8, 8, 3), 5, form=form)
