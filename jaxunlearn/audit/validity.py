@@ -163,6 +163,10 @@ def check_separate(
             )
 
 
+class OneSidedError(InputError):
+    """Some batch is in all calibration runs or in none."""
+
+
 def check_both_sides(signs: np.ndarray) -> None:
     """Refuses calibration runs from which some example's score with or without its batch could not be learned.
 
@@ -170,15 +174,15 @@ def check_both_sides(signs: np.ndarray) -> None:
         signs: [runs, m] signs of the calibration runs; they are known before anything is trained.
 
     Raises:
-        InputError: A candidate batch is in all calibration runs or in none.
+        OneSidedError: A candidate batch is in all calibration runs or in none.
     """
     plus = (np.asarray(signs) > 0).sum(axis=0)
     one_sided = (plus == 0) | (plus == len(signs))
-    require(
-        not one_sided.any(),
-        f"Expected every candidate batch to be in some of the calibration_runs={len(signs)} and not in others, but "
-        f"{int(one_sided.sum())} of {one_sided.size} are in all or in none; use more calibration runs.",
-    )
+    if one_sided.any():
+        raise OneSidedError(
+            f"Expected every candidate batch to be in some of the calibration_runs={len(signs)} and not in others, but "
+            f"{int(one_sided.sum())} of {one_sided.size} are in all or in none; use more calibration runs."
+        )
 
 
 def check_unchanged(registered: Any, requested: Any) -> None:

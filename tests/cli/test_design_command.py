@@ -120,6 +120,30 @@ def test_a_design_is_never_overwritten(tmp_path, capsys):
     assert len(drawn) == 3
 
 
+def test_a_drawn_seed_is_replaced_for_the_calibration_runs_sake_alone(monkeypatch):
+    from jaxunlearn.audit import validity
+    from jaxunlearn.pipeline import design_runs
+
+    chosen = design_runs.Design(m=40, calibration_runs=16, evaluation_runs=4)
+    check, asked = validity.check_both_sides, []
+
+    def unlucky(signs):
+        asked.append(len(signs))
+        if len(asked) < 4:
+            raise validity.OneSidedError("unlucky")
+        check(signs)
+
+    monkeypatch.setattr(validity, "check_both_sides", unlucky)
+    design_runs.run(chosen)
+    assert asked == [16] * 4
+    monkeypatch.setattr(validity, "check_evaluation_signs", lambda signs: (_ for _ in ()).throw(InputError("no luck")))
+    with pytest.raises(InputError, match="no luck"):
+        design_runs.run(chosen)
+    monkeypatch.setattr(validity, "check_both_sides", lambda signs: check(np.ones((16, 2))))
+    with pytest.raises(InputError, match="use more calibration runs"):
+        design_runs.run(chosen)
+
+
 def test_without_out_nothing_is_written(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["design", *SMALL]) == 0
