@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import logging
+import re
 import sys
 import tempfile
 import time
@@ -258,7 +259,14 @@ class ParamsStore:
 
     def chunks(self) -> list[int]:
         """Numbers of the chunks that have a commit file."""
-        return sorted(int(path.name[6:-5]) for path in self.directory.glob("chunk-*.json"))
+        found = (re.fullmatch(r"chunk-(\d+)\.json", path.name) for path in self.directory.glob("chunk-*.json"))
+        return sorted(int(match[1]) for match in found if match)
+
+    def discard(self, chunk: int) -> None:
+        """Takes a chunk's commit file away, so that it counts as not written."""
+        self._settle(chunk)
+        with disk_errors(self.directory):
+            self._commit(chunk).unlink(missing_ok=True)
 
     def clear(self) -> None:
         """Deletes all chunks, commit files first."""

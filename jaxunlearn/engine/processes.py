@@ -8,6 +8,7 @@ goes on from what is there, with as many processes as there are then.
 
 import contextlib
 import dataclasses
+import math
 import os
 import sys
 import threading
@@ -99,7 +100,10 @@ class Group:
             yield
             self._end(DONE)
         except BaseException as error:
-            self._end(FAILED, error=" ".join(str(error).split()) or type(error).__name__)
+            interrupted = isinstance(error, KeyboardInterrupt)
+            self._end(
+                FAILED, error="interrupted" if interrupted else " ".join(str(error).split()) or type(error).__name__
+            )
             raise
         finally:
             self._stop.set()
@@ -224,7 +228,7 @@ class Group:
             if not alive:
                 raise InputError(
                     f"Process 0 of {self.count} has not been heard of for {self.patience:g} s; finished chunks are kept, "
-                    "give the same commands again."
+                    "give the same commands again, all within that time."
                 )
             time.sleep(POLL_SECONDS)
 
@@ -240,17 +244,25 @@ class Group:
         known.polled = now
         if found is not None and found != known.heard:
             known.heard, known.silent, known.fresh = found, 0.0, True
-        if known.fresh and known.heard is not None and known.heard["state"] == FAILED:
-            raise InputError(f"Process {process} of {self.count} failed: {known.heard['error']}")
+        if known.fresh and known.heard is not None:
+            of = known.heard.get("of")
+            require(
+                of == self.count,
+                f"Process {process} was started with num_processes={of}, this one with {self.count}; give all the same.",
+            )
+            if known.heard["state"] == FAILED:
+                raise InputError(f"Process {process} of {self.count} failed: {known.heard['error']}")
         return known.silent < self.patience
 
 
 def _patience() -> float:
     text = os.environ.get(PATIENCE_VARIABLE) or str(PATIENCE_SECONDS)
     try:
-        return float(text)
-    except ValueError as error:
-        raise InputError(f"Expected seconds in {PATIENCE_VARIABLE}, got {text!r}.") from error
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    require(0 < seconds < math.inf, f"Expected seconds > 0 in {PATIENCE_VARIABLE}, got {text!r}.")
+    return seconds
 
 
 def _local_devices() -> list[int] | None:
@@ -285,6 +297,10 @@ def join(
     """
     if not distributed and coordinator is None:
         return Group(process_id or 0, 1 if num_processes is None else num_processes)
+    require(
+        coordinator is None or coordinator.rpartition(":")[2].isdecimal(),
+        f"Expected coordinator as HOST:PORT, got {coordinator!r}.",
+    )
     import jax
 
     # A process that dies must not take the others with it: its chunks are computed by another one.

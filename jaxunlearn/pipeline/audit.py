@@ -83,7 +83,7 @@ def _run(task: Task, methods: Methods, plan: Preregistration, began: float) -> t
     manifest, works, trainer = open_all(task, methods, plan)
     found = {work.name: finished.look(work.folder, task.runs, config.trajectory) for work in works if group.first}
     todo = {work.name: _todo(work, found[work.name]) for work in works if group.first}
-    group.announce(OPENED, todo=todo)
+    group.announce(OPENED, todo=todo, asked=list(methods))
     if not group.first:  # which may have begun to write since
         todo = group.follow(OPENED)["todo"]
     with trainer:
@@ -145,6 +145,11 @@ def open_all(
         The run directory's manifest, the methods at work, and the trainer of the population.
     """
     directory = task.config.directory
+    asked = task.group.follow(OPENED).get("asked", list(methods))
+    require(
+        asked == list(methods),
+        f"Expected the methods of process 0, {' '.join(asked)}, got {' '.join(methods)}; give all processes the same.",
+    )
     unlearners = [make_unlearner(task, name, factory) for name, (factory, _) in methods.items()]
     manifest = open_run(task, plan)
     trainer = PopulationTrainer(task, {unlearner.rewind for unlearner in unlearners})
@@ -196,7 +201,17 @@ def other_looks(config: configuration.Audit, plan: Preregistration) -> list[str]
     """Registers the preregistration with the population; notes on other ones under which it was bounded before."""
     terms = {name: value for name, value in plan.to_json().items() if name not in plan.may_change}
     terms |= configuration.attack_terms(config) | {"trajectory": list(config.trajectory)}
-    others = store.register(config.population_directory / "preregistrations.json", terms)
+    folder = config.population_directory
+    path, manifest = folder / "preregistrations.json", records.read_json(folder / "manifest.json")
+    require(
+        path.exists() or not manifest.get("registered"),
+        f"{path} is missing, which lists all terms under which these runs were bounded: restore it from a copy, or train new "
+        "models in another --population directory with another --seed.",
+    )
+    others = store.register(path, terms)
+    if not manifest.get("registered"):
+        with store.disk_errors(folder):
+            records.write_json(folder / "manifest.json", manifest | {"registered": True})
     changes = ["; ".join(store.differences(other, terms)) for other in others]
     return [
         f"These evaluation runs were bounded under another preregistration before ({change}); "

@@ -48,7 +48,7 @@ def run(
     drawn = task.runs.signs[: config.most_runs][task.runs.roles[: config.most_runs] == EVALUATION]
     validity.check_evaluation_signs(drawn)
     manifest, works, trainer = audit.open_all(task, methods, plan)
-    group.announce(audit.OPENED)
+    group.announce(audit.OPENED, asked=list(methods))
     most = 0
     with trainer:
         trainer.prepare()

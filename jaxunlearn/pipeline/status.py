@@ -107,7 +107,10 @@ def run(status: Status) -> Overview:
     """
     directory = status.directory
     manifest = records.read_json(directory / "manifest.json")
-    table = records.read_npz(directory / "signs.npz", sealed=True)
+    try:
+        table = records.read_npz(directory / "signs.npz", sealed=True)
+    except InputError as error:
+        raise InputError(f"{str(error).rstrip('.')}; the command that began this audit writes it again.") from error
     config = manifest["config"]
     runs = len(table["roles"])
     population = _population(directory, manifest)
@@ -115,8 +118,8 @@ def run(status: Status) -> Overview:
     names = list(dict.fromkeys([*manifest.get("asked", []), *manifest.get("methods", [])]))
     others = [p.name for p in directory.iterdir() if (p / "method.json").exists()]
     for name in [*names, *sorted(set(others) - {_folder(name) for name in names})]:
-        stages.append(_method(directory / _folder(name), name, runs, "warmup_runs" in config))
-    workers = [_worker(path) for path in sorted((directory / "processes").glob("*.json"))]
+        stages.append(_method(directory / _folder(name), name, runs, status.verify, "warmup_runs" in config))
+    workers = [_worker(path) for path in sorted((directory / "processes").glob("*.json")) if path.stem.isdecimal()]
     return Overview(title=str(manifest.get("title", "")), runs=runs, stages=stages, workers=workers)
 
 
@@ -133,16 +136,14 @@ def _population(directory: AnyPath, manifest: dict[str, Any]) -> AnyPath:
 
 
 def _training(folder: AnyPath, runs: int, verify: bool) -> Stage:
-    chunks = checkpoints.ParamsStore(folder)
-    done, seconds, damage = 0, 0.0, []
-    for number in chunks.chunks():
-        try:
-            facts = chunks.verify(number) if verify else chunks.facts(number)
-        except InputError as error:
-            damage.append(str(error))
-            continue
-        done += len(facts["runs"])
-        seconds += facts.get("seconds", 0.0)
+    damage: list[str] = []
+    facts = _chunks(folder, verify, damage)
+    for rewound in sorted(folder.glob("rewound-*")):
+        _chunks(rewound, verify, damage)
+    for name in ("manifest.json", "preregistrations.json", "plan.json"):
+        _read(folder / name, records.read_json, damage)
+    done = sum(len(each["runs"]) for each in facts)
+    seconds = sum(each.get("seconds", 0.0) for each in facts)
     gone = not done and (folder / "preregistrations.json").exists()
     return Stage(
         name="train",
@@ -155,8 +156,24 @@ def _training(folder: AnyPath, runs: int, verify: bool) -> Stage:
     )
 
 
-def _method(folder: AnyPath, name: str, runs: int, sequential: bool) -> Stage:
+def _chunks(folder: AnyPath, verify: bool, damage: list[str]) -> list[dict[str, Any]]:
+    """What the commit files of the whole chunks of models say; what is wrong with the others is noted."""
+    chunks, found = checkpoints.ParamsStore(folder), []
+    for number in chunks.chunks():
+        try:
+            found.append(chunks.verify(number) if verify else chunks.facts(number))
+        except InputError as error:
+            damage.append(str(error))
+    return found
+
+
+def _method(folder: AnyPath, name: str, runs: int, verify: bool, sequential: bool) -> Stage:
     damage: list[str] = []
+    _chunks(folder / "models", verify, damage)
+    for file in ("method.json", "plan.json"):
+        _read(folder / file, records.read_json, damage)
+    for file in ("evaluation.npz", "trajectory.npz"):
+        _read(folder / file, partial(records.read_npz, sealed=True), damage)
     parts = list(_parts(folder, damage))
     seconds = sum(float(np.sum(part["seconds"])) for part in parts)
     scores = _read(folder / "scores.npz", records.ScoreRecord.load, damage)

@@ -297,6 +297,9 @@ def build(
     examples = Examples(jnp.asarray(data.x), jnp.asarray(data.y))
     forms = forms_of(config.model, mesh.devices.flat[0].platform, config.precision)
     form = config.fixed_plan[1] or (forms[0] if plan.width == 1 else forms[-1])
+    require(
+        forms != ("",) or not form, f"Expected a plan without a form for model={config.model!r}, got {config.plan!r}."
+    )
     _validate.one_of("plan's form", form, forms)
     plan = dataclasses.replace(plan, form=form)
     precision = "tensorfloat32" if config.precision == "tensorfloat32" else "float32"

@@ -65,12 +65,18 @@ class MethodRuns:
         return make_unlearner(self.task, self.name, self._factory, form).phases
 
     def models_kept(self, runs: int) -> bool:
-        """Whether the unlearned models of the first ``runs`` runs are on disk, if they are to be; damage is said."""
+        """Whether the unlearned models of the first ``runs`` runs are whole on disk, if they are to be; damage is said."""
         if self.models is None:
             return True
         numbers = [number for number, rows in enumerate(self.task.chunks) if rows.start < runs]
-        for damage in filter(None, map(self.models.damage, numbers)):
-            store.notice(f"{damage}: its runs are unlearned again.")
+        for number in numbers:
+            try:
+                if self.models.damage(number) is not None or self.models.done(number):
+                    self.models.verify(number)
+            except records.Damaged as error:
+                store.notice(f"{str(error).rstrip('.')}: its runs are unlearned again.")
+                if self.task.group.first:
+                    self.models.discard(number)
         return all(map(self.models.done, numbers))
 
     def all(self) -> tuple[ScoreRecord, dict[int, ScoreRecord], dict[str, float]] | None:

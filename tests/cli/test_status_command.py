@@ -82,6 +82,26 @@ def test_damage_is_named_and_the_exit_code_says_so(copy, capsys):
     assert "scores.npz" in status(capsys, copy, code=1)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["finetune/evaluation.npz", "finetune/method.json", "finetune/plan.json", "population/preregistrations.json"]
+    + ["population/manifest.json", "population/plan.json"],
+)
+def test_every_file_is_looked_at(copy, capsys, name):
+    data = bytearray((copy / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (copy / name).write_bytes(data)
+    assert name.rpartition("/")[2] in status(capsys, copy, code=1)
+
+
+def test_strangers_are_left_alone(copy, capsys):
+    for folder in (copy, copy / "population", copy / "finetune", copy / "processes"):
+        folder.mkdir(exist_ok=True)
+        (folder / "chunk-abc.json").write_text("{}")
+        (folder / "stray.txt").write_text("")
+    assert "16 runs a stage" in status(capsys, copy, "--verify")
+
+
 def test_processes_that_work_or_failed(copy, capsys):
     folder = copy / "processes"
     records.write_json(folder / "0.json", {"process": 0, "state": "working", "time": time.time() - 3, "beat": 1})

@@ -202,10 +202,23 @@ def test_devices_of_a_process_in_a_cluster(monkeypatch, environment, expected):
     assert processes._local_devices() == expected
 
 
-def test_patience_is_a_number(monkeypatch):
-    monkeypatch.setenv(processes.PATIENCE_VARIABLE, "long")
+@pytest.mark.parametrize("text", ["long", "nan", "0", "-3", "inf"])
+def test_patience_is_a_number(monkeypatch, text):
+    monkeypatch.setenv(processes.PATIENCE_VARIABLE, text)
     with pytest.raises(InputError, match="JAXUNLEARN_PATIENCE"):
         Group()
+
+
+def test_another_number_of_processes_is_refused(tmp_path):
+    wrong = Group(1, 3)
+    with Group(0, 2).working(tmp_path), pytest.raises(InputError, match="num_processes=2, this one with 3"):
+        with wrong.working(tmp_path):
+            wrong.follow("opened")
+
+
+def test_a_coordinator_has_a_port():
+    with pytest.raises(InputError, match="HOST:PORT, got 'nohost'"):
+        join(coordinator="nohost", num_processes=2, process_id=0)
 
 
 def test_joining_by_hand_or_alone():

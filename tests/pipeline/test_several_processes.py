@@ -141,6 +141,14 @@ def test_a_command_given_twice_is_refused_and_the_first_goes_on(alone, tmp_path,
 
 
 @pytest.mark.slow
+def test_other_methods_than_those_of_the_first_are_refused(tmp_path, environment):
+    processes = [start(tmp_path / "run", 0, environment=environment)]
+    processes.append(start(tmp_path / "run", 1, "--methods", "finetune", environment=environment))
+    said = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [2, 2] and "methods of process 0" in said[1], said
+
+
+@pytest.mark.slow
 def test_a_process_with_another_method_is_refused(tmp_path, environment):
     other = ["--method.finetune.epochs", "2"]
     processes = [start(tmp_path / "run", 0, environment=environment)]
