@@ -55,7 +55,7 @@ def one_line(capsys, words, *expected):
         ("--methods zebra", ["zebra", "Choose from: retrain"]),
         ("--plan 0", ["plan=0"]),
         ("--plan wide", ["plan='wide'", "WIDTH:FORM"]),
-        ("--plan 1:patches", ["plan's form", "patches"]),
+        ("--plan 1:patches", ["plan without a form", "1:patches"]),
         ("--parameter-shards 3", ["parameter_shards=3 to divide the 4 devices"]),
         ("--runs-per-chunk 0", ["runs_per_chunk=0"]),
     ],
