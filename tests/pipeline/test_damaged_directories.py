@@ -130,8 +130,6 @@ def test_scores_on_the_way_are_mended(tmp_path, capsys):
     ],
 )
 def test_what_cannot_be_computed_is_never_made_up(copy, capsys, name, text, damage):
-    if damage is gone and name.startswith("population"):
-        pytest.skip("absent is how it begins")
     path = copy / name
     damage(path)
     left = path.read_bytes() if path.exists() else None
