@@ -13,6 +13,8 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _scripts(monkeypatch):

@@ -14,6 +14,8 @@ from jaxunlearn.pipeline import design_runs
 
 SMALL = ["--m", "40", "--calibration-runs", "16", "--evaluation-runs", "6", "--seed", "3"]
 
+pytestmark = pytest.mark.slow
+
 
 def test_local_paths_stay_what_they_were(tmp_path):
     assert _paths.as_path("a/b.npz") == pathlib.Path("a/b.npz") and _paths.as_path(tmp_path) == tmp_path

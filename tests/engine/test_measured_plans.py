@@ -158,6 +158,7 @@ def test_out_of_memory_halves_the_width_and_does_the_chunk_again(monkeypatch):
     close(out, reference)
 
 
+@pytest.mark.slow
 def test_a_program_larger_than_the_memory_is_not_started():
     large = {"devices": 1, "model": mlp((6,), 4, widths=(64, 64))}
     wide, runs, params = made(width=8, **large)

@@ -139,6 +139,7 @@ def test_normalisation_with_relu_equals_one_after_the_other():
 @pytest.mark.parametrize(
     ("make", "shape"), [(digits_cnn, (8, 8, 1)), pytest.param(tinynet, (8, 8, 3), marks=pytest.mark.slow)]
 )
+@pytest.mark.slow
 def test_models_have_the_same_parameters_and_gradients_in_every_form(make, shape):
     x = jax.random.normal(KEYS[0], (6, *shape))
     x = x.at[0].set(0.0).at[1, 2:].set(0.0)  # windows of equal pixels: ties that the forms must share alike

@@ -41,7 +41,9 @@ def test_results_records_and_reuse_of_the_population(tmp_path, capsys):
     assert manifest["population"]["trained_runs"] == 0 and manifest["population"]["reused_runs"] == 12
 
 
-@pytest.mark.parametrize(("predictor", "batch", "vectors"), [("joint", "10", 20), ("pairwise", "30", 2)])
+@pytest.mark.parametrize(
+    ("predictor", "batch", "vectors"), [pytest.param("joint", "10", 20, marks=pytest.mark.slow), ("pairwise", "30", 2)]
+)
 def test_predictors_for_few_batches(tmp_path, predictor, batch, vectors):
     extra = ["--predictor", predictor, "--candidate-batch-size", batch, "--calibration-runs", "2", "--fresh-init"]
     assert audit(tmp_path, "--methods", "finetune", *extra) == 0

@@ -45,6 +45,7 @@ def test_a_rewound_checkpoint_is_what_a_shorter_training_gives(tmp_path):
                 np.testing.assert_array_equal(x[name], y[name])
 
 
+@pytest.mark.slow
 def test_a_method_that_rewinds_trains_no_model_twice_and_gives_the_same_when_it_comes_later(tmp_path):
     extra = ["--method.rewind.epochs", 1, *CONSTANT]
     assert audit(tmp_path / "a", "--methods", "finetune", "rewind", *extra) == 0

@@ -28,6 +28,7 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache" / "plans.json"
 
 
+@pytest.mark.slow
 def test_shown_plans_are_measured_and_nothing_else_is_done(tmp_path, capsys, cache):
     assert audit(tmp_path / "run", "--methods", "finetune", "--plan", "show", "--runs-per-chunk", "16") == 0
     lines = capsys.readouterr().out.splitlines()
@@ -133,6 +134,7 @@ def test_bfloat16_computes_in_it_and_keeps_float32_outside():
 
 
 @pytest.mark.parametrize("make", [digits_cnn, pytest.param(tinynet, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_convolutions_in_bfloat16(make):
     forms = task.forms_of("cnn", "cpu", "bfloat16")
     assert "winograd" not in forms and "winograd" in task.forms_of("cnn", "cpu")
