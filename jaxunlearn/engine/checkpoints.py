@@ -141,8 +141,8 @@ class ParamsStore:
             self._check(chunk, place, facts["files"])
         return facts
 
-    def damage(self, chunk: int) -> str | None:
-        """What is wrong with a chunk, as far as sizes tell; None if it is whole, or was not written yet.
+    def damage(self, chunk: int, *, checksums: bool = False) -> str | None:
+        """What is wrong with a chunk, as far as sizes, or checksums, tell; None if it is whole, or was not written yet.
 
         Raises:
             InputError: It holds models that were made with other settings.
@@ -151,7 +151,7 @@ class ParamsStore:
         if not self._commit(chunk).exists() and not self._path(chunk).exists():
             return None
         try:
-            self.facts(chunk)
+            self.verify(chunk) if checksums else self.facts(chunk)
         except records.Damaged as error:
             return str(error).rstrip(".")
         return None

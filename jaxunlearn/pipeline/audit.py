@@ -5,7 +5,7 @@ import datetime
 import importlib.metadata
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -24,13 +24,12 @@ from jaxunlearn.engine.train import total_steps
 from jaxunlearn.pipeline import bounding, finished
 from jaxunlearn.pipeline.population import PopulationTrainer
 from jaxunlearn.pipeline.task import Task, build, make_unlearner
-from jaxunlearn.pipeline.unlearning import MethodRuns
+from jaxunlearn.pipeline.unlearning import Method, MethodRuns
 from jaxunlearn.records import BoundRecord, ScoreRecord
-from jaxunlearn.types import TaskInfo, Unlearner
+from jaxunlearn.types import Unlearner
 
 _PACKAGES = ("jaxunlearn", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scipy", "scikit-learn")
-Methods = Mapping[str, tuple[Callable[[TaskInfo], Unlearner], dict[str, Any]]]
-"""Name -> the factory, and what its results depend on."""
+Methods = Mapping[str, Method]
 
 OPENED = "opened"
 """The first process's word that all manifests are there."""
@@ -51,7 +50,7 @@ def run(config: configuration.Audit, group: Group | None = None) -> list[AnyPath
     """
     began = time.perf_counter()
     group = group or Group()
-    methods = {name: configuration.resolve_method(name, config.method) for name in config.methods}
+    resolved = {name: configuration.resolve_method(name, config.method) for name in config.methods}
     directory = config.directory
     with contextlib.ExitStack() as stack:
         if group.count > 1:  # the lock first: a command given twice by mistake must not speak for the one that works
@@ -61,8 +60,9 @@ def run(config: configuration.Audit, group: Group | None = None) -> list[AnyPath
         # What cannot be served is found out before anything is written: a manifest would refuse the mended command.
         task = build(config, group=group, runs_per_chunk=chunks_begun(config))
         plan = preregister(config, task.data.batch_size)
-        for name, (factory, _) in methods.items():
-            check_trajectory(task, name, make_unlearner(task, name, factory))
+        methods = {name: Method(*found, make_unlearner(task, name, found[0])) for name, found in resolved.items()}
+        for name, method in methods.items():
+            check_trajectory(task, name, method.unlearner)
         if group.count == 1:
             stack.enter_context(store.exclusive(directory))
         if config.is_sequential:
@@ -150,15 +150,14 @@ def open_all(
         asked == list(methods),
         f"Expected the methods of process 0, {' '.join(asked)}, got {' '.join(methods)}; give all processes the same.",
     )
-    unlearners = [make_unlearner(task, name, factory) for name, (factory, _) in methods.items()]
     manifest = open_run(task, plan)
-    trainer = PopulationTrainer(task, {unlearner.rewind for unlearner in unlearners})
+    trainer = PopulationTrainer(task, {method.unlearner.rewind for method in methods.values()})
     first = task.group.first
     with trainer:  # its manifest is there now
         if first:  # nobody else writes yet
             store.sweep(*(chunks.directory for chunks in trainer.population.stores.values()))
     works = [
-        MethodRuns(task, name, method, open_method(directory, name, method[1], first=first), trainer)
+        MethodRuns(task, name, method, open_method(directory, name, method.identity, first=first), trainer)
         for name, method in methods.items()
     ]
     if first:

@@ -1,6 +1,9 @@
 """What of a method is finished and whole on disk, so that only what is damaged or missing is computed again."""
 
 import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -11,6 +14,8 @@ from jaxunlearn.engine import store
 from jaxunlearn.pipeline import bounding
 from jaxunlearn.pipeline.runs import RunTable
 from jaxunlearn.records import BoundRecord, ScoreRecord
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,29 +54,34 @@ def look(folder: AnyPath, table: RunTable, trajectory: tuple[int, ...]) -> Finis
         trajectory: Steps on the way that are asked for.
     """
     bounded = (folder / "bound.json").exists()
-    record = _read(folder / "bound.json", read_record, bounded, "the bounds are computed again from the scores")
-    again = "it is computed again from the method's chunks or the trained models"
-    scores = _read(folder / "scores.npz", lambda path: _scores(path, table), bounded, again)
+    from_models = "it is computed again from the method's chunks or the trained models"
+    from_scores = "computed again from the scores"
+    record = read(folder / "bound.json", read_record, f"the bounds are {from_scores}", bounded)
+    scores = read(folder / "scores.npz", lambda path: _scores(path, table), from_models, bounded)
     on_the_way: dict[int, ScoreRecord] | None = {}
     if trajectory:
-        path = folder / "trajectory.npz"
-        on_the_way = _read(path, lambda path: bounding.load_trajectory(path, table.indices, trajectory), bounded, again)
-    evaluation = _read(
-        folder / "evaluation.npz",
-        lambda path: records.read_npz(path, sealed=True),
-        bounded,
-        "it is computed again from the scores",
-    )
+        load = partial(bounding.load_trajectory, indices=table.indices, steps=trajectory)
+        on_the_way = read(folder / "trajectory.npz", load, from_models, bounded)
+    load = partial(records.read_npz, sealed=True)
+    evaluation = read(folder / "evaluation.npz", load, f"it is {from_scores}", bounded)
     return Finished(record=record, scores=scores, on_the_way=on_the_way, evaluation=evaluation is not None)
 
 
-def _read(path: AnyPath, read, expected: bool, then: str):
+def read(path: AnyPath, load: Callable[[AnyPath], T], then: str, expected: bool = True) -> T | None:
+    """What a file holds; None if it is damaged or missing, which is said.
+
+    Args:
+        path: The file.
+        load: Reads it.
+        then: What is done in its place, for the message.
+        expected: Whether it is to be said if it is missing.
+    """
     if not path.exists():
         if expected:
             store.notice(f"{path} is missing: {then}.")
         return None
     try:
-        return read(path)
+        return load(path)
     except InputError as error:
         store.notice(f"{str(error).rstrip('.')}: {then}.")
         return None

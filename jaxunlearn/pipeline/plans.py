@@ -17,6 +17,7 @@ from jaxunlearn.engine import plan as planning
 from jaxunlearn.engine import store
 from jaxunlearn.engine.plan import Measured, Plan
 from jaxunlearn.engine.population import PhaseRunner
+from jaxunlearn.engine.train import total_steps
 from jaxunlearn.pipeline.task import TRAINING, Task, build, forms_of, make_unlearner
 from jaxunlearn.types import Phase
 
@@ -42,28 +43,37 @@ def runners(
     """
     group, stage = task.group, f"plan of {label}"
     group.follow(stage)
-    found = _read(folder / FILE, task)
-    known = _Remembered(task, label, identity)
+    found, made = _read(folder / FILE, task), {}
     if task.config.fixed_plan[0] is not None:
-        plan, made = task.engine.plan, {}
+        plan = task.engine.plan
     elif found is not None:
-        plan, made = found, {}
+        plan = found
     elif not group.first:
         raise InputError(f"Expected the plan of process 0 in {folder / FILE}; give the same commands again.")
-    elif (remembered := known.read()) is not None and task.config.plan == "auto":
-        plan, made = remembered, {}
-        _say(task, label, f"{plan}, as measured before")
     else:
-        plan, rows, why, made = measure(task, phases_of, first=first, always=task.config.plan == "measure")
-        if len(rows) > 1:
-            known.write(plan, why)
-        if len(rows) > 1 or first == 0:
-            _say(task, label, f"{plan}: {why}")
+        plan, made = _remember_or_measure(task, label, phases_of, first=first, identity=identity)
     if found is None and group.first:
         with store.disk_errors(folder):
             records.write_json(folder / FILE, {"width": plan.width, "form": plan.form})
     group.announce(stage)
     return made.get(plan) or _make(task, phases_of, plan, first)
+
+
+def _remember_or_measure(
+    task: Task, label: str, phases_of: PhasesOf, *, first: int, identity: Any
+) -> tuple[Plan, dict[Plan, list[PhaseRunner]]]:
+    """The plan, and the phases that were compiled by plan."""
+    known = _Remembered(task, label, identity)
+    remembered = known.read() if task.config.plan == "auto" else None
+    if remembered is not None:
+        _say(task, label, f"{remembered}, as measured before")
+        return remembered, {}
+    plan, rows, why, made = measure(task, phases_of, first=first, always=task.config.plan == "measure")
+    if len(rows) > 1:
+        known.write(plan, why)
+    if len(rows) > 1 or first == 0:
+        _say(task, label, f"{plan}: {why}")
+    return plan, made
 
 
 def _say(task: Task, label: str, text: str) -> None:
@@ -104,11 +114,14 @@ def measure(
             compile_seconds=sum(runner.compile_seconds for runner in made[plan]),
         )
 
-    steps = sum(runner.total for runner in _make(task, phases_of, task.engine.plan, first)) * len(task.runs)
-    steps //= task.group.count
+    steps = sum(total_steps(phase, task.engine.sizes) for phase in phases_of(task.engine.plan.form))
     plans = planning.candidates(task.engine.mesh, task.engine.plan, _forms(task))
     plan, measured, why = planning.pick(
-        plans, measure_plan, steps=steps, limit=task.engine.memory or float("inf"), always=always
+        plans,
+        measure_plan,
+        steps=steps * len(task.runs) // task.group.count,
+        limit=task.engine.memory or float("inf"),
+        always=always,
     )
     return plan, measured, why, made
 

@@ -4,7 +4,7 @@ import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -53,11 +53,11 @@ class PopulationTrainer:
         self.task = task
         self.population = Population(task, sorted({0, *rewinds}), self._identity, self._again)
         self.steps = total_steps(phase, task.engine.sizes)
-        self._runner: PhaseRunner | None = None
         self._per_epoch = steps_per_epoch(phase, task.engine.sizes)
         self._asked: set[int] = set()
         # Of this and, in a group, the other processes' chunks: which were there when the audit began.
-        self._found = {n for n in range(len(task.chunks)) if task.group.count > 1 and self.population.done(n)}
+        final = self.population.stores[0]
+        self._found = {n for n in range(len(task.chunks)) if task.group.count > 1 and final.done(n)}
         self._lock: contextlib.ExitStack | None = None
 
     def __enter__(self) -> "PopulationTrainer":
@@ -110,20 +110,24 @@ class PopulationTrainer:
     def prepare(self) -> None:
         """Chooses the plan where other processes wait for it; else that has time until a chunk is trained."""
         if self.task.group.count > 1 and self.task.group.first:
-            self._prepare()
+            _ = self._runner
 
-    def _prepare(self) -> PhaseRunner:
-        if self._runner is None:
-            directory = self.task.config.population_directory
-            (self._runner,) = plans.runners(self.task, "train", directory, self._phases, first=0)
-        return self._runner
+    @cached_property
+    def _runner(self) -> PhaseRunner:
+        directory = self.task.config.population_directory
+        (runner,) = plans.runners(self.task, "train", directory, self._phases, first=0)
+        return runner
 
     def _phases(self, form: str) -> list[Phase]:
         return [self.task.info_in(form).train_phase("train")]
 
     def __call__(self, number: int, progress: Progress | None = None) -> bool:
-        """Trains chunk ``number`` unless all its checkpoints are on disk; says whether it did."""
-        first_time = number not in self._asked
+        """Trains chunk ``number`` unless all its checkpoints are on disk; says whether it did.
+
+        A chunk is looked at once; one that is damaged afterwards is found when it is loaded.
+        """
+        if number in self._asked:
+            return False
         self._asked.add(number)
         missing = []
         for rewind, chunks in self.population.stores.items():
@@ -134,7 +138,7 @@ class PopulationTrainer:
                 missing.append(rewind)
         if missing:
             self._train(number, missing, progress)
-        elif first_time:
+        else:
             self._found.add(number)
         return bool(missing)
 
@@ -147,8 +151,7 @@ class PopulationTrainer:
         stops = {self.steps - rewind * self._per_epoch: partial(save, rewind) for rewind in rewinds}
         with contextlib.nullcontext() if self._lock is not None else self:
             self.task.group.check()
-            run = self._prepare()
-            run(self.task.chunk(rows, stage=TRAINING), self.task.initial(rows), progress, stops)
+            self._runner(self.task.chunk(rows, stage=TRAINING), self.task.initial(rows), progress, stops)
 
     def _again(self, number: int, rewind: int) -> None:
         """Trains a chunk whose checkpoint was found damaged when it was needed."""
@@ -183,10 +186,6 @@ class Population:
             for k in rewinds
         }
         self._lately: OrderedDict[tuple[int, int], Params] = OrderedDict()
-
-    def done(self, number: int, rewind: int = 0) -> bool:
-        """Whether a chunk's checkpoint is complete."""
-        return self.stores[rewind].done(number)
 
     def flush(self) -> None:
         """Waits until everything is on disk."""

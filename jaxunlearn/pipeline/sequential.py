@@ -5,10 +5,10 @@ claim, or more runs, go on where the audit ended, with the same results to the b
 """
 
 from collections.abc import Iterator
+from functools import partial
 
 from jaxunlearn import records
 from jaxunlearn._paths import AnyPath
-from jaxunlearn._validate import InputError
 from jaxunlearn.audit import validity
 from jaxunlearn.audit.preregistration import Preregistration
 from jaxunlearn.engine import store
@@ -33,7 +33,7 @@ def run(
 
     Args:
         task: The task; its run table is in the order of time.
-        methods: Name -> (factory, what its results depend on).
+        methods: Name -> the method.
         plan: What is preregistered.
         began: When the audit began, by ``time.perf_counter``.
 
@@ -78,19 +78,11 @@ def _finished(folder: AnyPath, plan: Preregistration) -> tuple[BoundRecord | Non
     """
     if not (folder / "bound.json").exists():
         return None, False
-    record, whole = None, True
-    for read in (
-        lambda: finished.read_record(folder / "bound.json"),
-        lambda: records.read_npz(folder / "evaluation.npz", sealed=True),
-        lambda: records.ScoreRecord.load(folder / "scores.npz"),
-    ):
-        try:
-            made = read()
-        except InputError as error:
-            store.notice(f"{str(error).rstrip('.')}: computed again from the chunks of scores.")
-            whole = False
-        else:
-            record = made if isinstance(made, BoundRecord) else record
+    then = "computed again from the chunks of scores"
+    record = finished.read(folder / "bound.json", finished.read_record, then)
+    evaluation = finished.read(folder / "evaluation.npz", partial(records.read_npz, sealed=True), then)
+    scores = finished.read(folder / "scores.npz", records.ScoreRecord.load, then)
+    whole = record is not None and evaluation is not None and scores is not None
     found = (record.sequential if record is not None else None) or {}
     claim = found.get("claim")
     same = (None if claim is None else claim["epsilon"]) == plan.claim_epsilon

@@ -13,6 +13,7 @@ from jaxunlearn import records
 from jaxunlearn._options import PathOption
 from jaxunlearn._paths import AnyPath, as_path
 from jaxunlearn._validate import InputError
+from jaxunlearn.config import method_directory_name
 from jaxunlearn.engine import checkpoints
 from jaxunlearn.pipeline import finished
 from jaxunlearn.report.table import lower
@@ -67,7 +68,7 @@ class Worker:
     Attributes:
         process: Its number.
         state: "working", "done" or "failed".
-        silent: Seconds since its file changed.
+        silent: Seconds since its file changed, infinite where it does not tell.
         error: What it failed with, or "".
     """
 
@@ -117,16 +118,12 @@ def run(status: Status) -> Overview:
     stages = [_training(population, runs, status.verify)]
     names = list(dict.fromkeys([*manifest.get("asked", []), *manifest.get("methods", [])]))
     others = [p.name for p in directory.iterdir() if (p / "method.json").exists()]
-    for name in [*names, *sorted(set(others) - {_folder(name) for name in names})]:
-        stages.append(_method(directory / _folder(name), name, runs, status.verify, "warmup_runs" in config))
+    for name in [*names, *sorted(set(others) - {method_directory_name(name) for name in names})]:
+        stages.append(
+            _method(directory / method_directory_name(name), name, runs, status.verify, "warmup_runs" in config)
+        )
     workers = [_worker(path) for path in sorted((directory / "processes").glob("*.json")) if path.stem.isdecimal()]
     return Overview(title=str(manifest.get("title", "")), runs=runs, stages=stages, workers=workers)
-
-
-def _folder(method: str) -> str:
-    from jaxunlearn.config import method_directory_name
-
-    return method_directory_name(method)
 
 
 def _population(directory: AnyPath, manifest: dict[str, Any]) -> AnyPath:
@@ -230,8 +227,9 @@ def render(overview: Overview) -> str:
         rows.append((stage.name, *counts, "–" if rate is None else f"{rate:.3g}", left, stage.outcome))
     lines = [f"{overview.title}: {overview.runs} runs a stage", *_aligned(rows)]
     for worker in overview.workers:
+        heard = "" if worker.silent == float("inf") else f", heard of {_duration(worker.silent)} ago"
         ended = f", {worker.error}" if worker.error else ""
-        lines.append(f"process {worker.process}: {worker.state}, heard of {_duration(worker.silent)} ago{ended}")
+        lines.append(f"process {worker.process}: {worker.state}{heard}{ended}")
     damage = [text for stage in overview.stages for text in stage.damage]
     if damage:
         lines += [*damage, "The command that began this audit computes just that again."]

@@ -5,7 +5,7 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,15 @@ from jaxunlearn.types import Params, Phase, TaskInfo, Unlearner
 Part = dict[str, np.ndarray]
 """A chunk's scores, accuracies and failures by name, those of models on the way under a prefix, and the seconds spent."""
 
+
+class Method(NamedTuple):
+    """A method as it was asked for: its factory, what its results depend on, and what the factory made of the task."""
+
+    factory: Callable[[TaskInfo], Unlearner]
+    identity: dict[str, Any]
+    unlearner: Unlearner
+
+
 _ACCURACIES = ("retain", "forget", "unseen", "test")
 
 
@@ -33,7 +42,7 @@ class MethodRuns:
     Args:
         task: The audit's task.
         name: The method's name.
-        method: Its factory, and what its results depend on.
+        method: The method.
         folder: DIR/<method>.
         trainer: Makes, and holds, the trained models.
 
@@ -47,22 +56,23 @@ class MethodRuns:
         self,
         task: Task,
         name: str,
-        method: tuple[Callable[[TaskInfo], Unlearner], Any],
+        method: Method,
         folder: AnyPath,
         trainer: PopulationTrainer,
     ):
         self.task, self.name, self.folder, self.trainer = task, name, folder, trainer
-        self._factory, self._identity = method
-        self.unlearner = make_unlearner(task, name, self._factory)
+        self._method, self.unlearner = method, method.unlearner
         self.steps = sum(total_steps(phase, task.engine.sizes) for phase in self.unlearner.phases)
-        self.models = models_store(task, folder, self._identity)
+        self.models = models_store(task, folder, method.identity)
 
     @cached_property
     def _runners(self) -> Sequence[PhaseRunner]:
-        return plans.runners(self.task, self.name, self.folder, self._phases, first=1, identity=self._identity)
+        return plans.runners(self.task, self.name, self.folder, self._phases, first=1, identity=self._method.identity)
 
     def _phases(self, form: str) -> Sequence[Phase]:
-        return make_unlearner(self.task, self.name, self._factory, form).phases
+        same = form == self.task.engine.plan.form
+        made = self.unlearner if same else make_unlearner(self.task, self.name, self._method.factory, form)
+        return made.phases
 
     def models_kept(self, runs: int) -> bool:
         """Whether the unlearned models of the first ``runs`` runs are whole on disk, if they are to be; damage is said."""
@@ -70,12 +80,10 @@ class MethodRuns:
             return True
         numbers = [number for number, rows in enumerate(self.task.chunks) if rows.start < runs]
         for number in numbers:
-            try:
-                if self.models.damage(number) is not None or self.models.done(number):
-                    self.models.verify(number)
-            except records.Damaged as error:
-                store.notice(f"{str(error).rstrip('.')}: its runs are unlearned again.")
-                if self.task.group.first:
+            damage = self.models.damage(number, checksums=True)
+            if damage is not None:
+                store.notice(f"{damage}: its runs are unlearned again.")
+                if self.task.group.first:  # another process may be writing it again by now
                     self.models.discard(number)
         return all(map(self.models.done, numbers))
 

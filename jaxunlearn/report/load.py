@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -86,10 +87,6 @@ def _load_scores(path: AnyPath) -> ScoreRecord:
     return scores
 
 
-def _load_evaluation(path: AnyPath) -> dict[str, np.ndarray]:
-    return read_npz(path, sealed=True)
-
-
 def _optional(read: Any, path: AnyPath, absent: list[str], default: Any) -> Any:
     if not path.exists():
         absent.append(f"There is no {path.name}.")
@@ -112,7 +109,7 @@ def load_method(directory: AnyPath) -> Method:
         directory=directory,
         record=_load_record(directory / "bound.json"),
         scores=_optional(_load_scores, directory / "scores.npz", absent, None),
-        evaluation=_optional(_load_evaluation, directory / "evaluation.npz", absent, {}),
+        evaluation=_optional(partial(read_npz, sealed=True), directory / "evaluation.npz", absent, {}),
         absent=absent,
     )
 
