@@ -125,7 +125,7 @@ def test_a_sequential_audit_begun_alone_goes_on_in_two_processes(tmp_path, envir
 @pytest.mark.slow
 def test_a_command_given_twice_is_refused_and_the_first_goes_on(alone, tmp_path, environment):
     out = tmp_path / "run"
-    processes = [start(out, index, environment=environment) for index in range(2)]
+    waiting = start(out, 1, patience=110, environment=environment)  # for process 0
     wait_for((out / "processes" / "1.json").exists)
     again = start(out, 1, environment=environment)
     assert "Another process works in" in again.communicate(timeout=120)[1] and again.returncode == 2
@@ -136,7 +136,7 @@ def test_a_command_given_twice_is_refused_and_the_first_goes_on(alone, tmp_path,
         check=False,
     )
     assert "Another process works in" in single.stderr and single.returncode == 2
-    finish(processes)
+    finish([start(out, 0, environment=environment), waiting])
     assert same(out, alone)
 
 
