@@ -24,6 +24,11 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
+def pytest_make_parametrize_id(val):
+    """Bytes name no test: they may hold a time stamp, and then two workers would not collect the same tests."""
+    return f"{len(val)}-bytes" if isinstance(val, bytes) else None
+
+
 @pytest.fixture(autouse=True)
 def _fresh_trace_counts():
     chex.clear_trace_counter()

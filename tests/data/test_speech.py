@@ -186,7 +186,7 @@ def folder(tmp_path, monkeypatch):
 
 def write_plays(folder, lines):
     text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
-    (folder / speech.FILES["plays"]).write_bytes(gzip.compress(text.encode()))
+    (folder / speech.FILES["plays"]).write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
 def test_roles_of_the_plays(folder):
@@ -213,7 +213,7 @@ def test_lines_that_are_no_speeches(folder, lines):
 
 
 @pytest.mark.parametrize("source", ["plays", "tiny"])
-@pytest.mark.parametrize("content", [b"<html>404</html>", b"\xff\xfe\x00:\n", gzip.compress(b"\xff\n")[:-4]])
+@pytest.mark.parametrize("content", [b"<html>404</html>", b"\xff\xfe\x00:\n", gzip.compress(b"\xff\n", mtime=0)[:-4]])
 def test_damaged_files_are_input_errors(folder, source, content):
     (folder / speech.FILES[source]).write_bytes(content)
     with pytest.raises(InputError, match=f"{speech.FILES[source]}.*download it again"):
