@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 Params = Any
-"""A pytree of float arrays."""
+"""A pytree of float arrays; of a model with BatchNorm, ``Variables``."""
 
 State = Any
 """A pytree of arrays carried from step to step."""
@@ -21,11 +21,25 @@ class Batch(NamedTuple):
         y: [b] integer labels, [b, T] where every position of a sequence has one.
         weight: [b] 1 for an example, 0 for padding at the end of an epoch. Absent examples are never given weight 0: they
             are not gathered at all, since a zero weight would still move batch boundaries.
+        is_forget: [b] whether an example belongs to the run's forget set; the engine always says.
     """
 
     x: Float[Array, "b ..."]
     y: Int[Array, "b ..."]
     weight: Float[Array, " b"]
+    is_forget: Bool[Array, " b"] | None = None
+
+
+class Variables(NamedTuple):
+    """What a model with BatchNorm carries.
+
+    Attributes:
+        params: A pytree of what is trained, decayed, masked.
+        statistics: A pytree of running means and variances, which no gradient moves.
+    """
+
+    params: Params
+    statistics: Any
 
 
 class ForgetRetain(NamedTuple):
@@ -40,18 +54,23 @@ class Model(NamedTuple):
 
     Attributes:
         init: ``(key) -> params``.
-        apply: ``(params, x [b, ...]) -> logits [b, classes]``, of sequences [b, T, classes].
+        apply: ``(params, x [b, ...]) -> logits [b, classes]``, of sequences [b, T, classes]; always in evaluation mode, in
+            which an example's logits do not depend on the rest of its batch.
+        train: The same in training mode, ``(params, x, weight [b]) -> (logits, params with moved statistics)``; examples of
+            weight 0 count in no statistic. None where the modes do not differ.
     """
 
     init: Callable[[PRNGKeyArray], Params]
     apply: Callable[[Params, Float[Array, "b ..."]], Float[Array, "b *t classes"]]
+    train: Callable[[Params, Float[Array, "b ..."], Float[Array, " b"]], tuple[Array, Params]] | None = None
 
 
 class Phase(NamedTuple):
     """A stretch of steps with one update rule, over whole epochs of one set of examples.
 
     Attributes:
-        source: Which examples an epoch covers: "train" (all of D(S)), "retain" or "forget" (the run's own D_f(S)).
+        source: Which examples an epoch covers: "train" (all of D(S)), "retain", "forget" (the run's own D_f(S)), or
+            "forget-then-retain" (all batches of D_f(S), then all of D_r; no batch holds both).
         epochs: How many epochs, >= 0.
         batch_size: Examples a step; the last batch of an epoch may be smaller.
         init: ``(key, params) -> state``.
@@ -59,9 +78,10 @@ class Phase(NamedTuple):
             ``key`` is new at every step and run.
         finalize: ``(key, state) -> params``; output noise and averaging go here. A phase that is followed by another may
             hand on any pytree.
-        companion: A second source ("forget" beside "retain") whose batches cycle along, or None. With source "train" the
-            examples arrive as ``batch.retain``.
+        companion: A second source ("forget" beside "retain") whose batches cycle along, or None. With source "train" or
+            "forget-then-retain" the examples arrive as ``batch.retain``.
         max_steps: Stop after this many steps even inside an epoch; None means the whole of ``epochs``.
+        augment: Whether the task's augmentation of inputs, if it has one, is wanted.
     """
 
     source: str
@@ -72,6 +92,7 @@ class Phase(NamedTuple):
     finalize: Callable[[PRNGKeyArray, State], Params]
     companion: str | None = None
     max_steps: int | None = None
+    augment: bool = True
 
 
 class Unlearner(NamedTuple):
@@ -117,6 +138,8 @@ class TaskInfo(NamedTuple):
         descent: The base training's optimiser settings (``unlearn.base.SGD``), or None where it is another.
         curvature_loss: The same loss in a form that forward-mode differentiation takes; fast layers with a derivative of
             their own refuse it. None: ``loss`` takes it.
+        training_loss: ``(params, batch) -> (scalar, params with moved statistics)``: the loss in training mode. None: the
+            modes do not differ.
     """
 
     model: Model
@@ -128,3 +151,4 @@ class TaskInfo(NamedTuple):
     train_epochs: int = 0
     descent: Any = None
     curvature_loss: Callable[[Params, Batch], jax.Array] | None = None
+    training_loss: Callable[[Params, Batch], tuple[jax.Array, Params]] | None = None

@@ -31,6 +31,8 @@ from jaxunlearn.types import Params, Phase
 
 STRETCH_SECONDS = 1.0
 MEASURED_SECONDS, MEASURED_SAMPLES = 0.1, 3
+_AUGMENTATION = np.uint32((1 << 32) - 1)
+"""Folded into an order's key, where no epoch comes: augmentation and order share no randomness."""
 _NO_STOPS: Mapping[int, Callable[[Params], None]] = MappingProxyType({})
 
 Progress = Callable[[float], None]
@@ -72,6 +74,8 @@ class Engine:
         order_key: Key of the shared order pi; phase number and epoch are folded in.
         precision: Of float32 matrix products and convolutions; accelerators take fewer bits unless they are told not to.
         memory: Bytes that a phase may take on each device; None means all.
+        augment: ``(keys [b], x [b, ...]) -> x``, a random transformation of training inputs, one key per example; None
+            means none. The keys depend on order, epoch and row: a run that lacks a row sees all others as before.
     """
 
     def __init__(
@@ -84,7 +88,9 @@ class Engine:
         *,
         precision: Precision = "float32",
         memory: float | None = None,
+        augment: Callable[[PRNGKeyArray, Any], Any] | None = None,
     ):
+        self.augment = augment
         self.mesh, self.plan, self.sizes, self.order_key = mesh, plan, sizes, order_key
         self.precision, self.memory = precision, memory
         self._replicated = NamedSharding(mesh, P())
@@ -207,15 +213,31 @@ class PhaseRunner:
         self._finish = engine._map_runs(lambda key, state: phase.finalize(key, state), shared=0, width=self.width)
         sizes, n = engine.sizes, engine.examples.y.shape[0]
 
-        def steps(examples, orders, first, last, state, key, member, own=None):
+        def steps(examples, orders, order_key, first, last, state, key, member, own=None):
+            order_key = order_key if own is None else jax.random.fold_in(own, number)
+
             def order_of(epoch):
-                if own is None:
-                    return orders[epoch]
-                return schedule.order(jax.random.fold_in(own, number), epoch, n)
+                return orders[epoch] if own is None else schedule.order(order_key, epoch, n)
 
-            return advance(phase, sizes, key, state, member, examples, order_of, first, last)
+            def augment(epoch, rows, x):
+                assert engine.augment is not None
+                key = jax.random.fold_in(jax.random.fold_in(order_key, _AUGMENTATION), epoch)
+                return engine.augment(jax.vmap(jax.random.fold_in, (None, 0))(key, rows), x)
 
-        self._steps = engine._map_runs(steps, shared=4, width=self.width, donate=True)
+            return advance(
+                phase,
+                sizes,
+                key,
+                state,
+                member,
+                examples,
+                order_of,
+                first,
+                last,
+                None if engine.augment is None else augment,
+            )
+
+        self._steps = engine._map_runs(steps, shared=5, width=self.width, donate=True)
         self._compiled: Callable | None = None
         self.compile_seconds, self.bytes = 0.0, 0
 
@@ -272,18 +294,18 @@ class PhaseRunner:
         init_keys, step_keys, final_keys = (engine.spread(part) for part in keys)
         member = engine.spread(runs.member, size)
         n = engine.examples.y.shape[0]
+        order_key = jax.random.fold_in(engine.order_key, self.number)
         if runs.order_keys is None:
             # One table for all runs: a table per run would outgrow memory on large data sets.
-            order_key = jax.random.fold_in(engine.order_key, self.number)
             table, extra = schedule.orders(order_key, -(-self.total // self._per_epoch), n), ()
         else:
             table, extra = np.zeros((0, n), np.int32), (engine.spread(runs.order_keys, size),)
 
-        table = jax.device_put(table, engine._replicated)
+        table, order_key = jax.device_put((table, order_key), engine._replicated)
 
         def advance_to(state: Any, first: int, last: int) -> Any:
             bounds = np.int32(first), np.int32(last)
-            arguments = engine.examples, table, *bounds, state, step_keys, member, *extra
+            arguments = engine.examples, table, order_key, *bounds, state, step_keys, member, *extra
             if self._compiled is None:
                 began = time.perf_counter()
                 self._compiled = self._steps.lower(*arguments).compile()

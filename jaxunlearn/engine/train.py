@@ -1,5 +1,6 @@
 """One run's loop over a phase: many steps, over as many epochs as they take, inside one compiled call."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +11,9 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from jaxunlearn._validate import require
 from jaxunlearn.data import schedule
 from jaxunlearn.types import Batch, ForgetRetain, Phase, State
+
+FORGET_THEN_RETAIN = "forget-then-retain"
+SOURCES = ("train", "retain", "forget", FORGET_THEN_RETAIN)
 
 
 class Examples(NamedTuple):
@@ -39,14 +43,19 @@ class Sizes(NamedTuple):
 
     def of(self, source: str) -> int:
         """Examples in an epoch over ``source``."""
-        sizes = {"train": self.retain + self.forget, "retain": self.retain, "forget": self.forget}
-        require(source in sizes, f"Expected a phase's source to be train, retain or forget, got {source!r}.")
-        return sizes[source]
+        require(source in SOURCES, f"Expected a phase's source to be {', '.join(SOURCES)}, got {source!r}.")
+        both = self.retain + self.forget
+        return {"retain": self.retain, "forget": self.forget}.get(source, both)
+
+
+def _parts(source: str) -> tuple[str, ...]:
+    """What an epoch covers one after the other."""
+    return ("forget", "retain") if source == FORGET_THEN_RETAIN else (source,)
 
 
 def steps_per_epoch(phase: Phase, sizes: Sizes) -> int:
-    """Steps that one epoch over the phase's source takes; the last batch may be short."""
-    return -(-sizes.of(phase.source) // phase.batch_size)
+    """Steps that one epoch over the phase's source takes; the last batch of each part may be short."""
+    return sum(-(-sizes.of(part) // phase.batch_size) for part in _parts(phase.source))
 
 
 def total_steps(phase: Phase, sizes: Sizes) -> int:
@@ -70,6 +79,7 @@ def advance(
     order_of,
     first: Int[Array, ""],
     last: Int[Array, ""],
+    augment: Callable[[Int[Array, ""], Int[Array, " b"], Float[Array, "b ..."]], Float[Array, "b ..."]] | None = None,
 ) -> State:
     """Runs steps ``first`` <= t < ``last`` of a phase for one run.
 
@@ -83,6 +93,7 @@ def advance(
         order_of: ``(epoch) -> [n]`` the shared order pi of that epoch.
         first: First step; traced, so that one program serves any stretch.
         last: One past the last step.
+        augment: ``(epoch, rows, x) -> x``, or None.
 
     Returns:
         The state after step ``last - 1``.
@@ -90,12 +101,21 @@ def advance(
     per_epoch = steps_per_epoch(phase, sizes)
 
     def source_batches(source, order):
-        rows = schedule.compact(order, _mask(source, member, sizes), sizes.of(source))
-        return schedule.batches(rows, phase.batch_size)
+        parts = [
+            schedule.batches(
+                schedule.compact(order, _mask(part, member, sizes), sizes.of(part)),
+                phase.batch_size,
+            )
+            for part in _parts(source)
+        ]
+        return parts[0] if len(parts) == 1 else tuple(map(jnp.concatenate, zip(*parts)))
 
-    def gather(batches, index):
+    def gather(batches, epoch, index):
         rows, weight = batches[0][index], batches[1][index]
-        return Batch(examples.x[rows], examples.y[rows], weight)
+        x = examples.x[rows]
+        if augment is not None and phase.augment:
+            x = augment(epoch, rows, x)
+        return Batch(x, examples.y[rows], weight, rows >= sizes.retain)
 
     def epoch_body(epoch, state):
         order = order_of(epoch)
@@ -104,8 +124,8 @@ def advance(
 
         def step_body(index, state):
             step = epoch * per_epoch + index
-            batch = gather(own, index)
-            other = None if companion is None else gather(companion, index % companion[0].shape[0])
+            batch = gather(own, epoch, index)
+            other = None if companion is None else gather(companion, epoch, index % companion[0].shape[0])
             parts: Any = (other, batch) if phase.source == "forget" else (batch, other)
             return phase.update(jax.random.fold_in(key, step), state, ForgetRetain(*parts), step)
 

@@ -19,7 +19,7 @@ from jaxunlearn.data import digits, images, speech, splits
 from jaxunlearn.engine import plan as planning
 from jaxunlearn.engine.population import Engine, Runs, members, pad
 from jaxunlearn.engine.processes import Group
-from jaxunlearn.engine.train import Examples, Sizes
+from jaxunlearn.engine.train import SOURCES, Examples, Sizes
 from jaxunlearn.metrics.accuracy import correct, weighted_mean
 from jaxunlearn.models import convolutional, linear, lstm
 from jaxunlearn.models.base import in_bfloat16
@@ -41,8 +41,6 @@ def forms_of(model: str, platform: str, precision: str = "float32") -> tuple[str
 
 
 LOADERS = {"digits": digits.load, "mnist": images.mnist, "cifar10": images.cifar10, "cifar100": images.cifar100}
-
-SOURCES = ("train", "retain", "forget")
 
 MIRRORED = ("cifar10", "cifar100")
 """Data sets whose mirror images are as natural as the images."""
