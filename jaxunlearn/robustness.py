@@ -1,0 +1,209 @@
+"""What ``jaxunlearn robustness`` finds out about one unlearned model, or many seeds of it: named metrics, and what to read off.
+
+Host side, without jax. A *condition* is what was done to the inputs: nothing ("clean"), or an attack of some strength.
+
+Layout of a run directory::
+
+    DIR/manifest.json            configuration and versions
+    DIR/population/              the original models, one for each seed (orbax, with checksums)
+    DIR/targets.npz              the images that are attacked, their labels and rows, and what the original models say of them
+    DIR/shadows.npz              logits of the shadow models, and what they were trained on
+    DIR/original/robustness.json the original models, not attacked
+    DIR/<method>/robustness.json RobustnessRecord
+    DIR/<method>/attacked.npz    logits and predictions before and under attack, and attacked images, by condition and seed
+    DIR/<method>/models/         the unlearned models
+    DIR/report.html              one self-contained page
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scipy import stats
+
+from jaxunlearn._validate import InputError, require
+
+SCHEMA = 1
+CLEAN = "clean"
+FILE = "robustness.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Metric:
+    """One metric under all conditions, for all seeds.
+
+    Attributes:
+        name: Stable name ("ua").
+        label: Short name for tables ("UA").
+        meaning: One sentence for the reader: what share of what.
+        better: Which direction speaks for the unlearning: "lower", "higher"; "" of a control, which speaks for neither.
+        count: Examples behind each value, N.
+        values: [conditions][repeats], a repeat for every seed and, within it, for every seed of the measurement; an empty
+            list where a condition has none.
+        per_seed: Repeats that share a seed of the unlearning; they are averaged before an interval is drawn.
+        percent: Whether values are shares, shown as percentages.
+        headline: Whether the short table shows it.
+    """
+
+    name: str
+    label: str
+    meaning: str
+    better: str
+    count: int
+    values: list[list[float]]
+    per_seed: int = 1
+    percent: bool = True
+    headline: bool = False
+
+    def mean(self, condition: int) -> float | None:
+        """Mean over all repeats, or None."""
+        values = self.values[condition]
+        return sum(values) / len(values) if values else None
+
+    def sd(self, condition: int) -> float | None:
+        """Standard deviation over all repeats (with n - 1), or None of fewer than two."""
+        values = self.values[condition]
+        return float(stats.tstd(values)) if len(values) > 1 else None
+
+    def by_seed(self, condition: int) -> list[float]:
+        """The mean of each seed's repeats."""
+        values, size = self.values[condition], self.per_seed
+        return [sum(values[i : i + size]) / size for i in range(0, len(values), size)]
+
+    def interval(self, condition: int, confidence: float = 0.95) -> tuple[float, float] | None:
+        """Student's interval for the mean over seeds of unlearning, or None of fewer than two."""
+        means = self.by_seed(condition)
+        if len(means) < 2:
+            return None
+        half = float(stats.t.ppf((1 + confidence) / 2, len(means) - 1) * stats.sem(means))
+        middle = sum(means) / len(means)
+        return middle - half, middle + half
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Band:
+    """Where a metric's mean is expected under a preset.
+
+    Attributes:
+        method: The method.
+        metric: The metric's name.
+        condition: The condition's name.
+        low: Smallest expected mean.
+        high: Largest expected mean.
+    """
+
+    method: str
+    metric: str
+    condition: str
+    low: float
+    high: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RobustnessRecord:
+    """Everything that DIR/<method>/robustness.json holds.
+
+    Attributes:
+        method: The unlearning algorithm, or "original".
+        title: What was attacked, for headings ("digits").
+        task: "classification".
+        scenario: What was to be forgotten, in words.
+        conditions: Names of the conditions, "clean" first.
+        seeds: Seeds of the unlearning, numbered from 0.
+        metrics: The metrics; those of the short table first.
+        bands: Where the preset expects means of this method.
+        curves: Name ("steps", "step_size") -> {"x": numbers, "values": [x][seeds] accuracies on the forget set under the
+            strongest attack, "label": of the axis}.
+        attack: The attack's settings.
+        settings: The method's settings.
+        seconds: Wall time by stage ("unlearn", "evaluate", "attack", "membership").
+        throughput: "images" attacked a second, a condition and seed counting as an image each time.
+        notes: Sentences for the reader.
+    """
+
+    method: str
+    title: str
+    task: str
+    scenario: str
+    conditions: list[str]
+    seeds: int
+    metrics: list[Metric]
+    bands: list[Band] = dataclasses.field(default_factory=list)
+    curves: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    attack: dict[str, Any] = dataclasses.field(default_factory=dict)
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    seconds: dict[str, float] = dataclasses.field(default_factory=dict)
+    throughput: dict[str, float] = dataclasses.field(default_factory=dict)
+    notes: list[str] = dataclasses.field(default_factory=list)
+    schema: int = SCHEMA
+
+    def metric(self, name: str) -> Metric:
+        """A metric by name.
+
+        Raises:
+            InputError: There is none of that name.
+        """
+        for metric in self.metrics:
+            if metric.name == name:
+                return metric
+        raise InputError(f"Unknown metric={name!r}; choose from {', '.join(m.name for m in self.metrics)}.")
+
+    def surprises(self) -> list[str]:
+        """Means outside their expected bands, a sentence each."""
+        found = []
+        for band in self.bands:
+            if band.condition not in self.conditions:
+                continue
+            metric = self.metric(band.metric)
+            mean = metric.mean(self.conditions.index(band.condition))
+            if mean is not None and not band.low <= mean <= band.high:
+                scale = 100 if metric.percent else 1
+                found.append(
+                    f"{self.method}: {metric.label} {band.condition} is {scale * mean:.1f}, expected between "
+                    f"{scale * band.low:.0f} and {scale * band.high:.0f} with this preset."
+                )
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dictionary, ready for json.dumps."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "RobustnessRecord":
+        """The inverse of ``to_json``.
+
+        Raises:
+            InputError: The file was written by another schema, lacks a field, or its numbers do not fit its conditions.
+        """
+        require(
+            data.get("schema") == SCHEMA,
+            f"Expected schema={SCHEMA} in {FILE}, got {data.get('schema')!r}; run the command again with this version.",
+        )
+        names = {f.name for f in dataclasses.fields(cls)}
+        try:
+            fields: dict[str, Any] = {k: v for k, v in data.items() if k in names}
+            fields["metrics"] = [Metric(**m) for m in data["metrics"]]
+            fields["bands"] = [Band(**b) for b in data.get("bands", [])]
+            record = cls(**fields)
+        except (KeyError, TypeError) as error:
+            raise InputError(f"{FILE} lacks a field ({error}); run the command again.") from error
+        for metric in record.metrics:
+            require(
+                len(metric.values) == len(record.conditions) and _finite(metric.values),
+                f"Expected metric {metric.name} in {FILE} to have finite values for {len(record.conditions)} conditions.",
+            )
+        return record
+
+
+def _finite(values: Sequence[Sequence[float]]) -> bool:
+    return all(isinstance(v, (int, float)) and math.isfinite(v) for row in values for v in row)
+
+
+def strength(epsilon: float) -> str:
+    """A condition's name: the radius in 255ths of the image range; infinite, "unbounded".
+
+    >>> strength(8), strength(2.5), strength(float("inf"))
+    ('8/255', '2.5/255', 'unbounded')
+    """
+    return "unbounded" if math.isinf(epsilon) else f"{epsilon:g}/255"
