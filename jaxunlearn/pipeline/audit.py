@@ -60,7 +60,7 @@ def run(config: configuration.Audit, group: Group | None = None) -> list[AnyPath
         # What cannot be served is found out before anything is written: a manifest would refuse the mended command.
         task = build(config, group=group, runs_per_chunk=chunks_begun(config))
         plan = preregister(config, task.data.batch_size)
-        methods = {name: Method(*found, make_unlearner(task, name, found[0])) for name, found in resolved.items()}
+        methods = {name: Method(*found, make_unlearner(task.info, name, found[0])) for name, found in resolved.items()}
         for name, method in methods.items():
             check_trajectory(task, name, method.unlearner)
         if group.count == 1:

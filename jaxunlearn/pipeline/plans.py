@@ -156,7 +156,7 @@ def _stages(task: Task) -> Iterator[tuple[str, int, PhasesOf]]:
     yield "train", 0, lambda form: [task.info_in(form).train_phase("train")]
     for name in task.config.methods:
         factory, _ = configuration.resolve_method(name, task.config.method)
-        yield name, 1, lambda form, name=name, factory=factory: make_unlearner(task, name, factory, form).phases
+        yield name, 1, lambda form, name=name, factory=factory: make_unlearner(task.info_in(form), name, factory).phases
 
 
 def _forms(task: Task) -> tuple[str, ...]:

@@ -134,14 +134,14 @@ def _whole(value: Any, least: int) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= least)
 
 
-def make_unlearner(task: "Task", name: str, factory: Callable[[TaskInfo], Unlearner], form: str = "") -> Unlearner:
-    """Builds a method for a task, with the layers in the form asked for, and refuses what the engine could not run.
+def make_unlearner(info: TaskInfo, name: str, factory: Callable[[TaskInfo], Unlearner]) -> Unlearner:
+    """Builds a method for a task, and refuses what the engine could not run.
 
     Raises:
         InputError: ``factory`` does not return an Unlearner, or one of its phases makes no sense.
     """
     require(callable(factory), f"Expected method={name!r} to be a function of TaskInfo, got {factory!r}.")
-    made = factory(task.info_in(form))
+    made = factory(info)
     require(
         isinstance(made, Unlearner) and all(isinstance(phase, Phase) for phase in made.phases),
         f"Expected method={name!r} to return an Unlearner with a tuple of Phases, got a {type(made).__name__}.",
@@ -158,7 +158,7 @@ def make_unlearner(task: "Task", name: str, factory: Callable[[TaskInfo], Unlear
             f"Expected phase {number} of method={name!r} to have epochs >= 0, batch_size >= 1, max_steps None or >= 0, all "
             f"whole, got {sizes}.",
         )
-    most = 0 if made.from_scratch else task.info.train_epochs
+    most = 0 if made.from_scratch else info.train_epochs
     require(
         _whole(made.rewind, 0) and made.rewind <= most,
         f"Expected method={name!r} to rewind 0 to {most} epochs of training, got {made.rewind!r}.",
@@ -324,13 +324,30 @@ def make_info(config: configuration.Audit, data: Prepared, form: str, sizes: Siz
     make = partial(
         make_model, config.model, data.x.shape[1:], data.outputs, precision=config.precision, text=config.text
     )
+    return info_of(make, form, sizes, config.training)
+
+
+def info_of(make: Callable[..., Model], form: str, sizes: Sizes, training: configuration.Training) -> TaskInfo:
+    """What methods are told of a task.
+
+    Args:
+        make: ``(form=..., forward_mode=...) -> Model``.
+        form: Form of the model's layers.
+        sizes: Counts of examples.
+        training: How the models are trained.
+    """
     model = make(form=form)
-    loss, training = base.cross_entropy(model), config.training
+    loss = base.cross_entropy(model)
+    training_loss = None if model.train is None else base.training_loss(model)
     batch_size = sizes.of("train") if training.batch_size is None else training.batch_size
 
     def train_phase(source):
         return training.descent.phase(
-            loss, source=source, size=sizes.of(source), epochs=training.epochs, batch_size=batch_size
+            training_loss or loss,
+            source=source,
+            size=sizes.of(source),
+            epochs=training.epochs,
+            batch_size=batch_size,
         )
 
     return TaskInfo(
@@ -343,6 +360,7 @@ def make_info(config: configuration.Audit, data: Prepared, form: str, sizes: Siz
         train_epochs=training.epochs,
         descent=training.descent,
         curvature_loss=base.cross_entropy(make(forward_mode=True)),
+        training_loss=training_loss,
     )
 
 

@@ -71,7 +71,7 @@ class MethodRuns:
 
     def _phases(self, form: str) -> Sequence[Phase]:
         same = form == self.task.engine.plan.form
-        made = self.unlearner if same else make_unlearner(self.task, self.name, self._method.factory, form)
+        made = self.unlearner if same else make_unlearner(self.task.info_in(form), self.name, self._method.factory)
         return made.phases
 
     def models_kept(self, runs: int) -> bool:
