@@ -1,4 +1,4 @@
-"""The command line: ``jaxunlearn audit | design | bound | convex | status | report``."""
+"""The command line: ``jaxunlearn audit | robustness | design | bound | convex | status | report``."""
 
 import contextlib
 import dataclasses
@@ -20,6 +20,7 @@ USAGE = """\
 jaxunlearn {version}: find out whether a model has really forgotten.
 
   jaxunlearn audit DATASET [options]   train, unlearn and bound epsilon, for several methods
+  jaxunlearn robustness DATASET [opts] unlearn, then attack the inputs to bring back what was forgotten
   jaxunlearn design [options]          write down which data are in which run, for runs in any framework
   jaxunlearn bound [options]           bound epsilon from scores that you have already
   jaxunlearn convex [options]          audit certified unlearning on convex losses, beside certificate and truth
@@ -113,6 +114,16 @@ def audit(arguments: Sequence[str]) -> None:
         _show_report([chosen.directory])
 
 
+def robustness(arguments: Sequence[str]) -> None:
+    """``jaxunlearn robustness``."""
+    from jaxunlearn.pipeline.robustness import presets, run
+
+    chosen = _parse(tyro.extras.overridable_config_cli, presets.PRESETS, prog="jaxunlearn robustness", args=arguments)
+    use_all_cores()
+    keep_programs()
+    _show_report([run.run(chosen)])
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
     """Print the table and write the figures and the page of finished run directories."""
@@ -189,6 +200,7 @@ def status(arguments: Sequence[str]) -> None:
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "audit": audit,
+    "robustness": robustness,
     "design": design,
     "bound": bound,
     "convex": convex,
@@ -224,7 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_INPUT
     except KeyboardInterrupt:
         bar = "\n" if sys.stderr.isatty() else ""  # a progress bar may stand on the line
-        kept = "; finished chunks are kept, the same command goes on" if words[0] == "audit" else ""
+        kept = "; finished chunks are kept, the same command goes on" if words[0] in ("audit", "robustness") else ""
         print(f"{bar}jaxunlearn: interrupted{kept}.", file=sys.stderr, flush=True)
         if arguments is None:  # the program itself: taking down the interpreter under a running computation may crash
             sys.stdout.flush()

@@ -28,7 +28,9 @@ from jaxunlearn.pipeline.unlearning import Method, MethodRuns
 from jaxunlearn.records import BoundRecord, ScoreRecord
 from jaxunlearn.types import Unlearner
 
-_PACKAGES = ("jaxunlearn", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scipy", "scikit-learn")
+PACKAGES = ("jaxunlearn", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scipy", "scikit-learn")
+RESULTS = ("bound.json", "scores.npz", "robustness.json", "attacked.npz", "chunks", "models")
+"""What a method's folder holds that its settings, method.json, bind."""
 Methods = Mapping[str, Method]
 
 OPENED = "opened"
@@ -178,7 +180,7 @@ def open_run(task: Task, plan: Preregistration) -> dict[str, Any]:
     facts = {
         "title": config.dataset,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "versions": {name: importlib.metadata.version(name) for name in _PACKAGES}
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES}
         | {"python": platform.python_version()},
         "preregistration": plan.to_json(),
         "asked": list(config.methods),
@@ -229,10 +231,10 @@ def run_notes(task: Task, unlearner: Unlearner, lost: int, role: str) -> list[st
     return notes
 
 
-def open_method(directory: AnyPath, name: str, identity: dict[str, Any], *, first: bool) -> AnyPath:
+def open_method(directory: AnyPath, name: str, identity: dict[str, Any], *, first: bool = True) -> AnyPath:
     """The method's folder, held to the hyperparameters that its results were, or are in the first process, computed with."""
     folder = directory / configuration.method_directory_name(name)
-    results = [folder / name for name in ("bound.json", "scores.npz", "chunks", "models")]
+    results = [folder / name for name in RESULTS]
     with store.disk_errors(folder):
         if first and not any(path.exists() for path in results):
             (folder / "method.json").unlink(missing_ok=True)  # nothing was computed with it: it binds nobody

@@ -28,7 +28,7 @@ from jaxunlearn.records import CALIBRATION
 from jaxunlearn.types import Model, Params, Phase, TaskInfo, Unlearner
 from jaxunlearn.unlearn import base
 
-CONVOLUTIONAL = ("cnn", "tinynet")
+CONVOLUTIONAL = ("cnn", "gn-cnn", "tinynet")
 
 
 def forms_of(model: str, platform: str, precision: str = "float32") -> tuple[str, ...]:
@@ -76,6 +76,7 @@ def make_model(
         "linear": lambda: linear.linear(shape, outputs),
         "mlp": lambda: linear.mlp(shape, outputs),
         "cnn": lambda: convolutional.digits_cnn(shape, outputs, form=layers),
+        "gn-cnn": lambda: convolutional.group_norm_cnn(shape, outputs, form=layers),
         "tinynet": lambda: convolutional.tinynet(shape, outputs, form=layers),
         "lstm": lambda: lstm.lstm(
             vocabulary=outputs,

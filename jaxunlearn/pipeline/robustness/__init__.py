@@ -1,0 +1,1 @@
+"""What an input can bring back: unlearned classifiers under attack (RUB)."""

@@ -1,0 +1,192 @@
+"""Train, unlearn with every method and seed, attack, measure: the command ``jaxunlearn robustness``."""
+
+import datetime
+import importlib.metadata
+import platform
+import time
+from typing import Any
+
+import numpy as np
+
+from jaxunlearn import config as configuration
+from jaxunlearn import records
+from jaxunlearn._paths import AnyPath, remove_tree
+from jaxunlearn._validate import InputError, require
+from jaxunlearn.engine import store
+from jaxunlearn.pipeline.audit import PACKAGES, open_method
+from jaxunlearn.pipeline.robustness import measure
+from jaxunlearn.pipeline.robustness.config import Robustness, identity, original_identity
+from jaxunlearn.pipeline.robustness.stages import Arrays, Measurements, Originals, Unlearning, shadow_logits
+from jaxunlearn.pipeline.robustness.study import Study, build
+from jaxunlearn.pipeline.task import make_unlearner
+from jaxunlearn.pipeline.unlearning import Method
+from jaxunlearn.robustness import CLEAN, FILE, RobustnessRecord
+
+
+def run(config: Robustness) -> AnyPath:
+    """Runs or resumes the command.
+
+    Args:
+        config: The settings.
+
+    Returns:
+        The run directory.
+
+    Raises:
+        InputError: Anything the user can mend; what was finished before stays on disk and is reused.
+    """
+    resolved = {name: configuration.resolve_method(name, config.method) for name in config.methods}
+    study = build(config)
+    methods = {name: Method(*found, make_unlearner(study.info, name, found[0])) for name, found in resolved.items()}
+    for name, method in methods.items():
+        require(
+            method.unlearner.rewind == 0,
+            f"Expected methods that start from the trained model, but {name} rewinds {method.unlearner.rewind} epochs; audit "
+            "it with jaxunlearn audit.",
+        )
+    directory = config.directory
+    with store.exclusive(directory):
+        _open(config)
+        originals = Originals(study)
+        originals.train()
+        measurements = Measurements(study)
+        clean = _targets(study, originals, measurements)
+        attacks = measure.shadow_attacks(study, shadow_logits(study))
+        _write(directory / "original", _original(study, clean, attacks, originals.seconds))
+        for name, method in methods.items():
+            folder = open_method(directory, name, method.identity)
+            if not _finished(folder, config):
+                work = Unlearning(study, name, method, folder, clean["logits"])
+                arrays = work.all(originals, measurements)
+                record = _record(study, work, arrays, attacks, originals, measurements)
+                _save_attacked(study, folder, arrays)
+                _write(folder, record)
+            remove_tree(folder / "chunks")
+    return directory
+
+
+def _open(config: Robustness) -> None:
+    facts = {
+        "title": config.dataset,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES} | {"python": platform.python_version()},
+        "asked": list(config.methods),
+    }
+    store.require_manifest(config.directory / "manifest.json", *config.directory.glob(f"*/{FILE}"))
+    store.open_manifest(config.directory, "manifest.json", identity(config), **facts)
+
+
+def _write(folder: AnyPath, record: RobustnessRecord) -> None:
+    with store.disk_errors(folder):
+        records.write_json(folder / FILE, record.to_json())
+
+
+def _finished(folder: AnyPath, config: Robustness) -> bool:
+    """Whether a method's results are whole on disk."""
+    try:
+        RobustnessRecord.from_json(records.read_json(folder / FILE))
+        records.read_npz(folder / "attacked.npz", sealed=True)
+    except InputError as error:
+        if (folder / FILE).exists():
+            store.notice(f"{str(error).rstrip('.')}: the method's results are computed again.")
+        return False
+    return True
+
+
+def _targets(study: Study, originals: Originals, measurements: Measurements) -> Arrays:
+    """What the originals say of clean images, [S or 1, ...]: computed once for all methods and conditions."""
+    images, parts = study.images, []
+    for number, rows in enumerate(study.chunks(study.originals)):
+        params = originals.load(number, rows)
+        parts.append(measurements.look(params, rows.stop - rows.start))
+    found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    x, y = images.probes
+    arrays = {
+        "images": x,
+        "labels": y,
+        "rows": np.concatenate([images.rows[images.retain :], images.controls]),
+        "is_member": np.arange(len(y)) < images.sizes.forget,
+        "logits": found["probes"],
+        "class_names": np.array(images.class_names, str),
+    }
+    with store.disk_errors(study.config.directory):
+        records.write_npz(study.config.directory / "targets.npz", **arrays)
+    return {"logits": found["probes"], "test": found["test"], "retain_accuracy": found["retain_accuracy"]}
+
+
+def _original(study: Study, clean: Arrays, attacks: Any, seconds: float) -> RobustnessRecord:
+    config = study.config
+    metrics = measure.utility(study, clean["test"], clean["retain_accuracy"])
+    metrics += measure.recovery(study, clean["logits"][:, None], attacks)
+    return RobustnessRecord(
+        method="original",
+        title=config.dataset,
+        task="classification",
+        scenario=config.scenario,
+        conditions=config.conditions,
+        seeds=study.originals,
+        metrics=metrics,
+        bands=[band for band in config.bands if band.method == "original"],
+        settings=original_identity(config),
+        seconds={"train": round(seconds, 1)},
+    )
+
+
+def _record(
+    study: Study, work: Unlearning, arrays: Arrays, attacks: Any, originals: Originals, measurements: Measurements
+) -> RobustnessRecord:
+    config = study.config
+    began = time.perf_counter()
+    logits = _by_condition(arrays, "")
+    second = _by_condition(arrays, "second_") if "second_outputs" in arrays else None
+    metrics = measure.utility(study, arrays["test"], arrays["retain_accuracy"])
+    metrics += measure.recovery(study, logits, attacks, second)
+    membership = time.perf_counter() - began
+    curves = work.curves(originals, measurements) if work.name in config.curves else {}
+    unlearning, looking, attacking = (round(float(value), 2) for value in arrays["seconds"])
+    attacked = logits.shape[0] * (logits.shape[1] - 1) * logits.shape[2]
+    return RobustnessRecord(
+        method=work.name,
+        title=config.dataset,
+        task="classification",
+        scenario=config.scenario,
+        conditions=config.conditions,
+        seeds=config.seeds,
+        metrics=metrics,
+        bands=[band for band in config.bands if band.method == work.name],
+        curves=curves,
+        attack=measure.describe_attack(config),
+        settings=work.method.identity,
+        seconds={
+            "unlearn": unlearning,
+            "evaluate": looking,
+            "attack": attacking,
+            "membership": round(membership, 2),
+        },
+        throughput={"images": round(attacked / attacking, 1)} if attacking > 0 else {},
+        notes=list(work.method.unlearner.notes),
+    )
+
+
+def _by_condition(arrays: Arrays, prefix: str) -> np.ndarray:
+    """[S, E + 1, n, C] logits on the probes, clean ones first."""
+    clean = arrays["probes"][:, None]
+    attacked = arrays.get(f"{prefix}outputs")
+    return clean if attacked is None else np.concatenate([clean, attacked], axis=1)
+
+
+def _save_attacked(study: Study, folder: AnyPath, arrays: Arrays) -> None:
+    config = study.config
+    kept = config.seeds if config.saved_seeds is None else min(config.saved_seeds, config.seeds)
+    inputs = arrays.get("inputs")
+    shape = (0, 0, 0, *study.images.x.shape[1:])
+    with store.disk_errors(folder):
+        records.write_npz(
+            folder / "attacked.npz",
+            conditions=np.array([CLEAN, *config.conditions[1:]]),
+            logits=_by_condition(arrays, ""),
+            test_logits=arrays["test"],
+            images=np.zeros(shape, np.float32) if inputs is None else inputs[:kept],
+            saved=np.arange(len(study.images.probes[1])),
+            iterations=arrays.get("iterations", np.zeros((config.seeds, 0, 0), np.int32)),
+        )
