@@ -1,0 +1,540 @@
+"""The unlearning mapping attack: inputs near x on which the unlearned model answers as the original one did on x.
+
+Algorithm 1 of the robust unlearning benchmark (RUB, appendix A.1): sign gradient descent on D(f_u(x'), f(x)) over a box
+around x, every example by itself. f(x) is computed once, by the caller; the label plays no part.
+
+Examples go through a fixed number of slots in one loop. A slot whose example is done takes the next one that waits: the
+batch stays full although examples end at different steps, nothing waits for the slowest, and shapes never change.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from jaxunlearn import _validate
+from jaxunlearn._validate import require
+
+Distance = Callable[[Any, Any], Float[Array, " b"]]
+"""``(outputs [b, ...], target [b, ...]) -> [b]``: what the attack brings down; each example's depends on its own row alone."""
+
+Algorithm = Literal["pgd", "momentum", "apgd"]
+Start = Literal["random", "zero"]
+Iterate = Literal["last", "best"]
+
+
+class Constraint(NamedTuple):
+    """Where attacked inputs may lie.
+
+    Attributes:
+        epsilon: Largest change of a pixel, >= 0 (L-infinity); None: any, so that x does not matter beyond its shape.
+        low: Least value of a pixel.
+        high: Greatest value of a pixel.
+    """
+
+    epsilon: float | None
+    low: float = 0.0
+    high: float = 1.0
+
+    def bounds(self, x: Float[Array, "b ..."]) -> tuple[Array, Array]:
+        """The lowest and the highest allowed inputs: first epsilon around x, then the range, which must hold x.
+
+        Both are rounded towards x, by a unit in the last place where need be, so that a change is at most epsilon (as a
+        float of x's type) exactly and not only up to rounding.
+        """
+        low, high = jnp.asarray(self.low, x.dtype), jnp.asarray(self.high, x.dtype)
+        if self.epsilon is None:
+            return jnp.full_like(x, low), jnp.full_like(x, high)
+        radius = jnp.asarray(self.epsilon, x.dtype)
+        lowest = jnp.minimum(x, jnp.nextafter(x - radius, jnp.full_like(x, jnp.inf)))
+        highest = jnp.maximum(x, jnp.nextafter(x + radius, jnp.full_like(x, -jnp.inf)))
+        return jnp.maximum(lowest, low), jnp.minimum(highest, high)
+
+    def radius(self) -> Any:
+        """Epsilon, or half of the range where there is none."""
+        return (self.high - self.low) / 2 if self.epsilon is None else self.epsilon
+
+    def check(self, x: np.ndarray) -> None:
+        """Raises InputError unless all of x is in the range; for the host, since a traced x has no values."""
+        x = np.asarray(x)
+        require(
+            x.size == 0 or (self.low <= x.min() and x.max() <= self.high),
+            f"Expected all of x in [low, high] = [{self.low}, {self.high}], got values from {x.min():g} to {x.max():g}; "
+            "let the model normalise its inputs, or give the range of its inputs as low and high.",
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """How the attack searches."""
+
+    algorithm: Algorithm = "pgd"
+    """pgd: steps along the gradient's sign (RUB). momentum: along the sign of gradients added up, each divided by its mean
+    absolute value (MI-FGSM). apgd: step sizes halved and restarts from the best (Auto-PGD); wants iterate best."""
+    steps: int = 100
+    """Steps of each start, >= 1."""
+    step_size: float = 1 / 255
+    """Change of a pixel by one step, > 0, in units of the inputs; apgd finds its own."""
+    relative_step: float | None = None
+    """Change of a pixel by one step as a share of epsilon, > 0, in place of step_size."""
+    start: Start = "random"
+    """random: uniform within epsilon of x, without an epsilon uniform in the range. zero: x itself."""
+    restarts: int = 1
+    """Random starts, >= 1; the one with the least distance counts, example by example."""
+    iterate: Iterate = "last"
+    """last: where the last step led (RUB). best: the one with the least distance, the start included."""
+    batch_size: int = 128
+    """Examples attacked at once, >= 1."""
+    early_exit: bool = True
+    """Of pgd: end an example whose iterates repeat, at the iterate that all steps would have led to. Changes no result."""
+
+    def __post_init__(self):
+        _validate.one_of("algorithm", self.algorithm, get_args(Algorithm))
+        _validate.one_of("start", self.start, get_args(Start))
+        _validate.one_of("iterate", self.iterate, get_args(Iterate))
+        _validate.at_least(1, steps=self.steps, restarts=self.restarts, batch_size=self.batch_size)
+        _validate.positive(step_size=self.step_size)
+        if self.relative_step is not None:
+            _validate.positive(relative_step=self.relative_step)
+        require(
+            self.start == "random" or self.restarts == 1,
+            f"Expected restarts={self.restarts} to be 1 with start='zero', or all would be the same; use start='random'.",
+        )
+        require(
+            self.algorithm != "apgd" or self.iterate == "best",
+            f"Expected iterate={self.iterate!r} to be 'best' with algorithm='apgd', whose steps start from there.",
+        )
+
+
+class Attacked(NamedTuple):
+    """What the attack found.
+
+    Attributes:
+        inputs: [n, ...] attacked inputs.
+        outputs: [n, ...] the unlearned model's at ``inputs``.
+        distance: [n] between ``outputs`` and the target; lower = nearer to what was to be forgotten.
+        iterations: [n] gradients computed, over all restarts; fewer than asked for where iterates repeated.
+    """
+
+    inputs: Float[Array, "n ..."]
+    outputs: Any
+    distance: Float[Array, " n"]
+    iterations: Int[Array, " n"]
+
+
+# --- distances --------------------------------------------------------------------------------------------------------
+
+
+def _over_rest(values: Float[Array, "b ..."]) -> Float[Array, " b"]:
+    return jnp.mean(values.reshape(values.shape[0], -1), axis=1)
+
+
+def kl(outputs: Float[Array, "b classes"], target: Float[Array, "b classes"], temperature: float = 1.0) -> Array:
+    """KL(p_target || p_outputs) in nats, of logits divided by ``temperature``; RUB's for classification.
+
+    Cross-entropy with the target's probabilities differs by their entropy, which no input changes.
+    """
+    log_p, log_q = jax.nn.log_softmax(target / temperature), jax.nn.log_softmax(outputs / temperature)
+    # A class of probability 0 adds nothing, even where both logarithms are -inf.
+    return jnp.sum(jnp.where(log_p > -jnp.inf, jnp.exp(log_p) * (log_p - log_q), 0.0), axis=-1)
+
+
+def reverse_kl(
+    outputs: Float[Array, "b classes"], target: Float[Array, "b classes"], temperature: float = 1.0
+) -> Array:
+    """KL(p_outputs || p_target) in nats."""
+    return kl(target, outputs, temperature)
+
+
+def mse(outputs: Float[Array, "b ..."], target: Float[Array, "b ..."]) -> Float[Array, " b"]:
+    """Mean squared difference of all outputs of an example; RUB's for image-to-image models."""
+    return _over_rest(jnp.square(outputs - target))
+
+
+def cross_entropy(outputs: Float[Array, "b classes"], target: Float[Array, "b classes"]) -> Float[Array, " b"]:
+    """Cross-entropy in nats with the class that the target gives most (the first of equals)."""
+    own = jnp.argmax(target, axis=-1)
+    return -jnp.take_along_axis(jax.nn.log_softmax(outputs), own[:, None], axis=-1)[:, 0]
+
+
+DISTANCES: Mapping[str, Distance] = MappingProxyType(
+    {"kl": kl, "reverse-kl": reverse_kl, "mse": mse, "cross-entropy": cross_entropy}
+)
+"""The distances that have a name."""
+
+
+def distance_of(distance: str | Distance) -> Distance:
+    """A distance by its name, or the callable itself.
+
+    Raises:
+        InputError: No distance has this name.
+    """
+    if not isinstance(distance, str):
+        return distance
+    _validate.one_of("distance", distance, DISTANCES)
+    return DISTANCES[distance]
+
+
+# --- algorithms: what follows from a gradient ------------------------------------------------------------------------
+
+
+class _Best(NamedTuple):
+    """The iterate with the least distance so far, of each slot."""
+
+    at: Array
+    value: Float[Array, " b"]
+    gradient: Array
+
+
+class _Step(NamedTuple):
+    """What a rule may use: the iterate, its distance and gradient, whether that is the best yet, and gradients before it."""
+
+    at: Array
+    value: Float[Array, " b"]
+    gradient: Array
+    best: _Best
+    age: Int[Array, " b"]
+    project: Callable[[Array], Array]
+
+
+def _for_each(flags: Array, like: Array) -> Array:
+    """[b] as [b, 1, ...]."""
+    return flags.reshape(-1, *(1,) * (like.ndim - 1))
+
+
+def _choose(flags: Bool[Array, " b"], new: Any, old: Any) -> Any:
+    """``new`` in the slots that are flagged, ``old`` in the others."""
+    return jax.tree.map(lambda a, b: jnp.where(_for_each(flags, b), a, b), new, old)
+
+
+class _Rule(NamedTuple):
+    """An algorithm: ``start(iterate) -> memory`` and ``move(memory, step) -> (iterate, memory)``."""
+
+    start: Callable[[Array], Any]
+    move: Callable[[Any, _Step], tuple[Array, Any]]
+
+
+def _sign_descent(step_size) -> _Rule:
+    """Equation (7): the iterate alone decides what follows."""
+
+    def move(_, step):
+        return step.project(step.at - step_size * jnp.sign(step.gradient)), ()
+
+    return _Rule(lambda at: (), move)
+
+
+def _with_momentum(step_size) -> _Rule:
+    """MI-FGSM (Dong et al., 2018), algorithm 1, decay 1."""
+
+    def move(velocity, step):
+        size = _over_rest(jnp.abs(step.gradient))
+        scale = jnp.where(size > 0, 1 / jnp.where(size > 0, size, 1), 0)
+        velocity = velocity + step.gradient * _for_each(scale, step.gradient)
+        return step.project(step.at - step_size * jnp.sign(velocity)), velocity
+
+    return _Rule(jnp.zeros_like, move)
+
+
+class _Adaptive(NamedTuple):
+    """Memory of Auto-PGD.
+
+    Attributes:
+        previous: The iterate before this one.
+        value: Its distance.
+        step_size: Now.
+        improved: Steps since the last checkpoint that brought the distance down.
+        checked: Least distance at the last checkpoint.
+        halved: Whether the step size was halved there.
+    """
+
+    previous: Array
+    value: Float[Array, " b"]
+    step_size: Float[Array, " b"]
+    improved: Int[Array, " b"]
+    checked: Float[Array, " b"]
+    halved: Bool[Array, " b"]
+
+
+_IMPROVED, _INERTIA = 0.75, 0.75
+
+
+def _checkpoints(steps: int) -> np.ndarray:
+    """[steps + 1] steps since the checkpoint before, at checkpoints; 0 elsewhere.
+
+    The first interval is 22% of all steps; each is 3 percentage points shorter than the one before, down to 6%.
+    """
+    interval, shortest, shorter = (max(1, int(share * steps)) for share in (0.22, 0.06, 0.03))
+    found, at = np.zeros(steps + 1, np.int32), interval
+    while at <= steps:
+        found[at] = interval
+        interval = max(interval - shorter, shortest)
+        at += interval
+    return found
+
+
+def _adaptive(first_step, steps: int) -> _Rule:
+    """Auto-PGD (Croce and Hein, 2020, algorithm 1), turned to minimise; checkpoints as in its authors' code."""
+    intervals = _checkpoints(steps)
+
+    def start(at):
+        none = jnp.full(at.shape[0], jnp.inf, at.dtype)
+        zero = jnp.zeros(at.shape[0], jnp.int32)
+        return _Adaptive(at, none, jnp.full_like(none, first_step), zero, none, jnp.ones(at.shape[0], bool))
+
+    def move(memory, step):
+        improved = memory.improved + ((step.value < memory.value) & (step.age > 0))
+        interval = jnp.asarray(intervals)[step.age]
+        stuck = ~memory.halved & (step.best.value >= memory.checked)
+        halve = (interval > 0) & ((improved <= _IMPROVED * interval) | stuck)
+        size = jnp.where(halve, memory.step_size / 2, memory.step_size)
+        at = _choose(halve, step.best.at, step.at)
+        slope = jnp.sign(_choose(halve, step.best.gradient, step.gradient))
+        towards = step.project(at - _for_each(size, at) * slope)
+        share = _for_each(jnp.where(step.age > 0, _INERTIA, 1.0).astype(at.dtype), at)
+        new = step.project(at + share * (towards - at) + (1 - share) * (at - memory.previous))
+        checked = interval > 0
+        return new, _Adaptive(
+            step.at,
+            step.value,
+            size,
+            jnp.where(checked, 0, improved),
+            jnp.where(checked, step.best.value, memory.checked),
+            jnp.where(checked, halve, memory.halved),
+        )
+
+    return _Rule(start, move)
+
+
+# --- iterates that repeat ---------------------------------------------------------------------------------------------
+
+
+class _Watch(NamedTuple):
+    """Brent's search for a cycle: one iterate is kept, until as many steps again have been compared with it."""
+
+    kept: Array
+    patience: Int[Array, " b"]
+    waited: Int[Array, " b"]
+
+
+def _watch(at: Array) -> _Watch:
+    one = jnp.ones(at.shape[0], jnp.int32)
+    return _Watch(at, one, jnp.zeros_like(one))
+
+
+def _same(a: Array, b: Array) -> Bool[Array, " b"]:
+    """Whether all bits of a row are equal."""
+    bits = jnp.dtype(f"uint{8 * a.dtype.itemsize}")
+    equal = lax.bitcast_convert_type(a, bits) == lax.bitcast_convert_type(b, bits)
+    return jnp.all(equal.reshape(a.shape[0], -1), axis=1)
+
+
+def _look(watch: _Watch, at: Array) -> tuple[_Watch, Int[Array, " b"]]:
+    """The watch after one more step, and the cycle's length where it was found, else 0."""
+    waited = watch.waited + 1
+    period = jnp.where(_same(at, watch.kept), waited, 0)
+    move = waited == watch.patience
+    watch = _Watch(
+        _choose(move, at, watch.kept),
+        jnp.where(move, 2 * watch.patience, watch.patience),
+        jnp.where(move, 0, waited),
+    )
+    return watch, period
+
+
+# --- the attack -------------------------------------------------------------------------------------------------------
+
+
+class _Slots(NamedTuple):
+    """The searches under way.
+
+    Attributes:
+        search: [b] number of the search, from its count on an empty slot.
+        age: [b] gradients computed.
+        end: [b] gradients after which it is done.
+        at: [b, ...] the iterate.
+        memory: Of the algorithm.
+        best: The best iterate so far.
+        watch: For cycles; None where they are not looked for.
+    """
+
+    search: Int[Array, " b"]
+    age: Int[Array, " b"]
+    end: Int[Array, " b"]
+    at: Array
+    memory: Any
+    best: _Best
+    watch: _Watch | None
+
+
+def _check(x: Array, target: Any, constraint: Constraint, options: Options, ids: Array | None) -> None:
+    require(
+        x.ndim >= 1 and x.shape[0] > 0 and jnp.issubdtype(x.dtype, jnp.floating),
+        f"Expected x [n, ...] to hold at least one example in floating point, got {x.dtype}{list(x.shape)}.",
+    )
+    for leaf in jax.tree.leaves(target):
+        _validate.shape("target", leaf, (x.shape[0], *leaf.shape[1:]), "one row for each example of x")
+    if ids is not None:
+        _validate.shape("ids", ids, (x.shape[0],), "one number for each example of x")
+    require(
+        options.relative_step is None or constraint.epsilon is not None,
+        f"Expected an epsilon for relative_step={options.relative_step}, a share of it; give step_size instead.",
+    )
+    if isinstance(constraint.epsilon, int | float):
+        _validate.non_negative(epsilon=constraint.epsilon)
+    if isinstance(constraint.low, int | float) and isinstance(constraint.high, int | float):
+        require(
+            constraint.low < constraint.high,
+            f"Expected low={constraint.low} < high={constraint.high}; they are the range of the inputs.",
+        )
+
+
+def _starts(key, ids, x, constraint: Constraint, options: Options) -> Float[Array, "r n ..."]:
+    """The first iterate of every search; an example's depends on its id and on the number of the start alone."""
+    lowest, highest = constraint.bounds(x)
+    if options.start == "zero":
+        return jnp.clip(x, lowest, highest)[None]
+
+    def one(number, example, x):
+        own = jax.random.fold_in(jax.random.fold_in(key, example), number)
+        if constraint.epsilon is None:
+            return jax.random.uniform(own, x.shape, x.dtype, constraint.low, constraint.high)
+        return x + jax.random.uniform(own, x.shape, x.dtype, -1, 1) * jnp.asarray(constraint.epsilon, x.dtype)
+
+    starts = jax.vmap(jax.vmap(one, (None, 0, 0)), (0, None, None))(jnp.arange(options.restarts), ids, x)
+    return jnp.clip(starts, lowest[None], highest[None])
+
+
+def _rule(constraint: Constraint, options: Options) -> _Rule:
+    if options.algorithm == "apgd":
+        return _adaptive(2 * constraint.radius(), options.steps)
+    share = options.relative_step
+    step_size = options.step_size if share is None else share * jnp.asarray(constraint.epsilon)
+    return {"pgd": _sign_descent, "momentum": _with_momentum}[options.algorithm](step_size)
+
+
+def attack(
+    key: PRNGKeyArray,
+    target: Any,
+    apply: Callable[[Float[Array, "b ..."]], Any],
+    x: Float[Array, "n ..."],
+    *,
+    distance: str | Distance = "kl",
+    constraint: Constraint,
+    options: Options = Options(),  # noqa: B008
+    ids: Int[Array, " n"] | None = None,
+) -> Attacked:
+    """The unlearning mapping attack on one unlearned model (RUB, algorithm 1). Pure: goes under jit, vmap, shard_map.
+
+    An example's result depends on no other example, nor on its place among them, as far as ``apply``'s rounding does not.
+    Under ``vmap`` over models all wait for the slowest; ``lax.map`` (an engine's width of 1) keeps every batch full.
+
+    Args:
+        key: Of the random starts.
+        target: The original model's outputs on the clean x; a pytree of [n, ...].
+        apply: ``(x [b, ...]) -> outputs``: the unlearned model, parameters frozen, in evaluation mode. It is always called
+            with ``options.batch_size`` examples, or all if they are fewer.
+        x: Clean inputs within the constraint's range.
+        distance: A name out of ``DISTANCES``, or ``(outputs, target) -> [b]``.
+        constraint: Where attacked inputs may lie; its numbers may be traced.
+        options: How to search.
+        ids: Numbers of the examples, folded into the key so that an example starts at the same place in whatever part of a
+            data set it comes; None: 0 to n - 1.
+
+    Returns:
+        For every example the attacked input, what the model says to it, and the distance that is left.
+
+    Raises:
+        InputError: An argument is out of range, or shapes do not fit together.
+    """
+    _check(x, target, constraint, options, ids)
+    distance, n = distance_of(distance), x.shape[0]
+    starts = _starts(key, jnp.arange(n) if ids is None else ids, x, constraint, options)
+    found, iterations = _search(target, apply, x, starts.reshape(-1, *x.shape[1:]), distance, constraint, options)
+    shape = (options.restarts, n)
+    # An untouched pixel is the clean one to the last bit, also a subnormal one, which arithmetic may have made 0.
+    found = jnp.where(found.reshape(*shape, *x.shape[1:]) == x[None], x[None], found.reshape(*shape, *x.shape[1:]))
+    result = _results(target, apply, found.reshape(-1, *x.shape[1:]), distance, min(options.batch_size, n), n)
+    outputs, left = jax.tree.map(lambda a: a.reshape(*shape, *a.shape[1:]), result)
+    chosen = jnp.argmin(jnp.where(jnp.isnan(left), jnp.inf, left), axis=0)
+
+    def of_chosen(a):
+        return a[0] if options.restarts == 1 else a[chosen, jnp.arange(n)]
+
+    total = jnp.sum(iterations.reshape(shape), axis=0)
+    return Attacked(of_chosen(found), jax.tree.map(of_chosen, outputs), of_chosen(left), total)
+
+
+def _search(target, apply, x, starts, distance: Distance, constraint: Constraint, options: Options):
+    """All searches: [s, ...] where they end, and [s] gradients computed. Search i is of example i modulo n."""
+    n, searches = x.shape[0], starts.shape[0]
+    rule, slots = _rule(constraint, options), min(options.batch_size, searches)
+    keep_best = options.iterate == "best"
+    watched = options.early_exit and options.algorithm == "pgd"
+    evaluations = options.steps + keep_best  # the last iterate must be looked at before it can be the best
+
+    def gradient_at(at, goals):
+        def total(at):
+            values = distance(apply(at), goals)
+            return jnp.sum(values), values
+
+        return jax.grad(total, has_aux=True)(at)
+
+    def fresh(search, at):
+        zero, unknown = jnp.zeros_like(search), jnp.full(search.shape, jnp.inf, at.dtype)
+        best = _Best(at, unknown, jnp.zeros_like(at))
+        return _Slots(search, zero, zero + evaluations, at, rule.start(at), best, _watch(at) if watched else None)
+
+    def advance(slots: _Slots) -> _Slots:
+        rows = slots.search % n  # an empty slot computes some example's step, which nobody will see
+        anchors, goals = jax.tree.map(lambda a: a[rows], (x, target))
+        lowest, highest = constraint.bounds(anchors)
+        gradient, values = gradient_at(slots.at, goals)
+        best = _choose(values < slots.best.value, _Best(slots.at, values, gradient), slots.best)
+        step = _Step(slots.at, values, gradient, best, slots.age, lambda at: jnp.clip(at, lowest, highest))
+        at, memory = rule.move(slots.memory, step)
+        age, end, watch = slots.age + 1, slots.end, slots.watch
+        if watch is not None:
+            watch, period = _look(watch, at)
+            left = 0 if keep_best else (options.steps - age) % jnp.maximum(period, 1)
+            end = jnp.where(period > 0, jnp.minimum(end, age + left), end)
+        return _Slots(slots.search, age, end, at, memory, best, watch)
+
+    def body(carry):
+        slots, waiting, found, iterations = carry
+        slots = advance(slots)
+        done = slots.age >= slots.end
+        ends = slots.best.at if keep_best else slots.at
+
+        def refill(slots, found, iterations):
+            to = jnp.where(done, slots.search, searches)  # past the end: dropped
+            found = found.at[to].set(ends, mode="drop")
+            iterations = iterations.at[to].set(slots.age, mode="drop")
+            search = jnp.where(done, waiting + jnp.cumsum(done) - 1, slots.search)
+            return _choose(done, fresh(search, found[jnp.minimum(search, searches - 1)]), slots), found, iterations
+
+        kept = lax.cond(jnp.any(done), refill, lambda *same: same, slots, found, iterations)
+        return kept[0], waiting + jnp.sum(done, dtype=jnp.int32), *kept[1:]
+
+    first = fresh(jnp.arange(slots, dtype=jnp.int32), starts[:slots])
+    carry = first, jnp.int32(slots), starts, jnp.zeros(searches, jnp.int32)
+    _, _, found, iterations = lax.while_loop(lambda carry: jnp.any(carry[0].search < searches), body, carry)
+    return found, iterations
+
+
+def _results(target, apply, found, distance: Distance, size: int, n: int):
+    """([s, ...] outputs, [s] distances) at ``found``, ``size`` at once; rows past the end are the last one again."""
+    searches = found.shape[0]
+
+    def some(first):
+        rows = jnp.minimum(first + jnp.arange(size), searches - 1)
+        outputs = apply(found[rows])
+        return outputs, distance(outputs, jax.tree.map(lambda a: a[rows % n], target))
+
+    parts = lax.map(some, jnp.arange(0, searches, size))
+    return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:])[:searches], parts)
