@@ -410,11 +410,12 @@ def _starts(key, ids, x, constraint: Constraint, options: Options) -> Float[Arra
     return jnp.clip(starts, lowest[None], highest[None])
 
 
-def _rule(constraint: Constraint, options: Options) -> _Rule:
+def _rule(constraint: Constraint, options: Options, step_size) -> _Rule:
     if options.algorithm == "apgd":
         return _adaptive(2 * constraint.radius(), options.steps)
     share = options.relative_step
-    step_size = options.step_size if share is None else share * jnp.asarray(constraint.epsilon)
+    if step_size is None:
+        step_size = options.step_size if share is None else share * jnp.asarray(constraint.epsilon)
     return {"pgd": _sign_descent, "momentum": _with_momentum}[options.algorithm](step_size)
 
 
@@ -428,6 +429,8 @@ def attack(
     constraint: Constraint,
     options: Options = Options(),  # noqa: B008
     ids: Int[Array, " n"] | None = None,
+    steps: Any = None,
+    step_size: Any = None,
 ) -> Attacked:
     """The unlearning mapping attack on one unlearned model (RUB, algorithm 1). Pure: goes under jit, vmap, shard_map.
 
@@ -445,6 +448,9 @@ def attack(
         options: How to search.
         ids: Numbers of the examples, folded into the key so that an example starts at the same place in whatever part of a
             data set it comes; None: 0 to n - 1.
+        steps: In place of the option of this name; may be traced, so that one program serves any number. apgd, whose
+            checkpoints depend on it, does not take it.
+        step_size: In place of the options; may be traced. apgd does not use it.
 
     Returns:
         For every example the attacked input, what the model says to it, and the distance that is left.
@@ -453,9 +459,15 @@ def attack(
         InputError: An argument is out of range, or shapes do not fit together.
     """
     _check(x, target, constraint, options, ids)
+    require(
+        steps is None or options.algorithm != "apgd",
+        "Expected no steps beside options with algorithm='apgd', whose checkpoints depend on them; set options.steps.",
+    )
     distance, n = distance_of(distance), x.shape[0]
     starts = _starts(key, jnp.arange(n) if ids is None else ids, x, constraint, options)
-    found, iterations = _search(target, apply, x, starts.reshape(-1, *x.shape[1:]), distance, constraint, options)
+    found, iterations = _search(
+        target, apply, x, starts.reshape(-1, *x.shape[1:]), distance, constraint, options, steps, step_size
+    )
     shape = (options.restarts, n)
     # An untouched pixel is the clean one to the last bit, also a subnormal one, which arithmetic may have made 0.
     found = jnp.where(found.reshape(*shape, *x.shape[1:]) == x[None], x[None], found.reshape(*shape, *x.shape[1:]))
@@ -470,13 +482,14 @@ def attack(
     return Attacked(of_chosen(found), jax.tree.map(of_chosen, outputs), of_chosen(left), total)
 
 
-def _search(target, apply, x, starts, distance: Distance, constraint: Constraint, options: Options):
+def _search(target, apply, x, starts, distance: Distance, constraint: Constraint, options: Options, steps, step_size):
     """All searches: [s, ...] where they end, and [s] gradients computed. Search i is of example i modulo n."""
     n, searches = x.shape[0], starts.shape[0]
-    rule, slots = _rule(constraint, options), min(options.batch_size, searches)
+    steps = options.steps if steps is None else steps
+    rule, slots = _rule(constraint, options, step_size), min(options.batch_size, searches)
     keep_best = options.iterate == "best"
     watched = options.early_exit and options.algorithm == "pgd"
-    evaluations = options.steps + keep_best  # the last iterate must be looked at before it can be the best
+    evaluations = steps + keep_best  # the last iterate must be looked at before it can be the best
 
     def gradient_at(at, goals):
         def total(at):
@@ -501,7 +514,7 @@ def _search(target, apply, x, starts, distance: Distance, constraint: Constraint
         age, end, watch = slots.age + 1, slots.end, slots.watch
         if watch is not None:
             watch, period = _look(watch, at)
-            left = 0 if keep_best else (options.steps - age) % jnp.maximum(period, 1)
+            left = 0 if keep_best else (steps - age) % jnp.maximum(period, 1)
             end = jnp.where(period > 0, jnp.minimum(end, age + left), end)
         return _Slots(slots.search, age, end, at, memory, best, watch)
 

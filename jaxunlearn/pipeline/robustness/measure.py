@@ -143,7 +143,12 @@ _MEMBERSHIP = {
         "",
     ),
     "auc": ("mia_auc", "MIA AUC", "Area under the curve, forget set against unseen images; 50% is chance.", "lower"),
-    "tpr": ("mia_tpr", "MIA TPR at 1% FPR", "Share of the forget set found where 1% of the unseen is called so.", "lower"),
+    "tpr": (
+        "mia_tpr",
+        "MIA TPR at 1% FPR",
+        "Share of the forget set found where 1% of the unseen is called so.",
+        "lower",
+    ),
     "balanced": ("mia_balanced", "MIA balanced accuracy", "Mean of recall and specificity; 50% is chance.", "lower"),
 }
 
@@ -163,9 +168,7 @@ def _membership(
     for model in logits:
         for condition, values in enumerate(model):
             for attack in attacks:
-                result = shadow.evaluate(
-                    attack, values[:forget], labels[:forget], values[forget:], labels[forget:]
-                )
+                result = shadow.evaluate(attack, values[:forget], labels[:forget], values[forget:], labels[forget:])
                 for name in _MEMBERSHIP:
                     found[name][condition].append(float(result[name]))
     return [

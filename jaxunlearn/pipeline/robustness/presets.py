@@ -4,9 +4,8 @@ import dataclasses
 
 from jaxunlearn.attack.mapping import Options
 from jaxunlearn.config import Methods, Training
-from jaxunlearn.data.forget import FORGET_CLASSES
+from jaxunlearn.data import forget
 from jaxunlearn.pipeline.robustness.config import Robustness, Shadows
-from jaxunlearn.robustness import Band
 from jaxunlearn.unlearn.base import SGD
 from jaxunlearn.unlearn.finetune import Finetune
 from jaxunlearn.unlearn.influence import Influence
@@ -43,9 +42,7 @@ _PAPER = Robustness(
     training=Training(
         epochs=182, batch_size=256, descent=SGD(peak=0.1, momentum=0.9, weight_decay=5e-4, schedule="steps")
     ),
-    method=_methods(
-        finetune=0.013, relabel=0.013, alpha=20.0, l1=1e-3, penalty=1e-3, salun=0.013, shuffled=False
-    ),
+    method=_methods(finetune=0.013, relabel=0.013, alpha=20.0, l1=1e-3, penalty=1e-3, salun=0.013, shuffled=False),
 )
 
 _DIGITS = Robustness(
@@ -75,7 +72,7 @@ PRESETS: dict[str, tuple[str, Robustness]] = {
         dataclasses.replace(
             _PAPER,
             dataset="cifar100",
-            forget_classes=FORGET_CLASSES["cifar100"],
+            forget_classes=forget.CLASSES["cifar100"],
             method=_methods(
                 finetune=0.013, relabel=0.02, alpha=20.0, l1=1e-3, penalty=7e-4, salun=0.022, shuffled=True
             ),
@@ -86,7 +83,7 @@ PRESETS: dict[str, tuple[str, Robustness]] = {
         dataclasses.replace(
             _PAPER,
             dataset="tiny-imagenet",
-            forget_classes=FORGET_CLASSES["tiny-imagenet"],
+            forget_classes=forget.CLASSES["tiny-imagenet"],
             shadows=Shadows(epochs=20),
             method=_methods(
                 finetune=0.0023, relabel=0.0025, alpha=10.0, l1=1e-3, penalty=1e-4, salun=0.0015, shuffled=True

@@ -69,7 +69,8 @@ def _open(config: Robustness) -> None:
     facts = {
         "title": config.dataset,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "versions": {name: importlib.metadata.version(name) for name in PACKAGES} | {"python": platform.python_version()},
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES}
+        | {"python": platform.python_version()},
         "asked": list(config.methods),
     }
     store.require_manifest(config.directory / "manifest.json", *config.directory.glob(f"*/{FILE}"))

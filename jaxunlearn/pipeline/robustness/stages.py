@@ -15,8 +15,9 @@ from jax import lax
 
 from jaxunlearn import records
 from jaxunlearn._paths import AnyPath
-from jaxunlearn.attack import mapping, shadow
+from jaxunlearn.attack import mapping
 from jaxunlearn.attack.signals import batched
+from jaxunlearn.data.forget import shadow_members
 from jaxunlearn.engine import checkpoints, store
 from jaxunlearn.engine.population import PhaseRunner, Runs
 from jaxunlearn.engine.train import Sizes, total_steps
@@ -110,17 +111,15 @@ class Measurements:
                 constraint=mapping.Constraint(epsilon if bounded else None),
                 options=options,
                 ids=start + jnp.arange(self.block),
+                steps=None if options.algorithm == "apgd" else steps,
                 step_size=step_size,
-                steps=steps,
             )
             return found._asdict()
 
         @cache
         def program(algorithm, bounded):
             iterate = "best" if algorithm == "apgd" else study.config.attack.iterate
-            options = dataclasses.replace(
-                study.config.attack, algorithm=algorithm, iterate=iterate, relative_step=None
-            )
+            options = dataclasses.replace(study.config.attack, algorithm=algorithm, iterate=iterate, relative_step=None)
             return study.engine.map(partial(attack, options, bounded), x, width=width)
 
         self._program = program
@@ -347,7 +346,7 @@ def shadow_logits(study: Study) -> Arrays | None:
     if found is not None:
         return found
     count, n = config.shadows.models, len(study.images.y)
-    member = shadow.shadow_members(
+    member = shadow_members(
         jax.random.fold_in(study.root, studies.MEMBERSHIP), n, models=count, share=config.shadows.share
     )
     sizes = Sizes(retain=0, pool=n, forget=int(member[0].sum()))

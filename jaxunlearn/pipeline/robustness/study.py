@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -12,8 +11,9 @@ from jaxtyping import PRNGKeyArray
 
 from jaxunlearn._validate import require
 from jaxunlearn.data import augment
-from jaxunlearn.data.forget import forget_split, host_generator
+from jaxunlearn.data.forget import forget_split
 from jaxunlearn.data.images import load_images
+from jaxunlearn.data.splits import host_generator
 from jaxunlearn.engine import plan as planning
 from jaxunlearn.engine.population import Engine, Runs, pad
 from jaxunlearn.engine.train import Examples, Sizes
