@@ -76,7 +76,7 @@ def unpickle(data: bytes) -> dict:
 def _members(
     folder: Path, archive: str, inner: str, names: list[str], optional: str
 ) -> tuple[list[bytes], bytes | None] | None:
-    """The named files from ``folder/inner/`` or from ``folder/archive``, and one that may be missing; None if neither is there."""
+    """The named files from ``folder/inner/`` or ``folder/archive``, and one that may be missing; None if neither is there."""
     if (folder / inner).is_dir():
         missing = [name for name in names if not (folder / inner / name).is_file()]
         require(
@@ -120,7 +120,7 @@ def _from_npz(folder: Path, name: str):
     found = {part: sorted(folder.glob(f"{name}_{part}*.npz")) for part in ("train", "test")}
     if not (found["train"] and found["test"]):
         return None
-    arrays = []
+    arrays, names = [], None
     for part in ("train", "test"):
         path = found[part][0]
         file = records.read_npz(path)
@@ -129,7 +129,7 @@ def _from_npz(folder: Path, name: str):
             f"Expected arrays images and labels in {path}, got {', '.join(file)}.",
         )
         arrays += [file["images"], file["labels"].astype(np.int32)]
-    names = tuple(file["class_names"].tolist()) if "class_names" in file else None
+        names = names or (tuple(file["class_names"].tolist()) if "class_names" in file else None)
     return (*arrays, names)
 
 
