@@ -66,8 +66,8 @@ def _read(path: Path) -> Iterator[tuple[str, bytes]]:
     else:
         with tarfile.open(path) as archive:
             for member in archive:  # in order: going back in a compressed file means reading it from the start
-                if _wanted(below(member.name)) and (file := archive.extractfile(member)) is not None:
-                    yield below(member.name), file.read()
+                if _wanted(below(member.name)) and (opened := archive.extractfile(member)) is not None:
+                    yield below(member.name), opened.read()
 
 
 def _rows(path: Path, contents: Mapping[str, bytes], name: str) -> list[list[str]]:
