@@ -27,7 +27,7 @@ def pad_crop(keys: PRNGKeyArray, x: Images, pad: int = 4) -> Images:
     Raises:
         InputError: ``x`` does not hold images; pad < 1.
     """
-    moves, _ = _draw(keys, pad)
+    moves, _ = _draw(keys, x, pad)
     return _rearrange(x, moves, None)
 
 
@@ -41,7 +41,7 @@ def flip(keys: PRNGKeyArray, x: Images) -> Images:
     Raises:
         InputError: ``x`` does not hold images.
     """
-    _, mirrored = _draw(keys, 1)
+    _, mirrored = _draw(keys, x, 1)
     return _rearrange(x, None, mirrored)
 
 
@@ -56,11 +56,12 @@ def crop_and_flip(keys: PRNGKeyArray, x: Images, pad: int = 4) -> Images:
     Raises:
         InputError: ``x`` does not hold images; pad < 1.
     """
-    return _rearrange(x, *_draw(keys, pad))
+    return _rearrange(x, *_draw(keys, x, pad))
 
 
-def _draw(keys: PRNGKeyArray, pad: int) -> tuple[Int[Array, "b 2"], Bool[Array, " b"]]:
+def _draw(keys: PRNGKeyArray, x: Images, pad: int) -> tuple[Int[Array, "b 2"], Bool[Array, " b"]]:
     """Moves up and left in -pad..pad, and whether to mirror."""
+    require(x.ndim == 4, f"Expected images of shape [b, height, width, channels] to augment, got {x.shape}.")
     at_least(1, pad=pad)
 
     def one(key: PRNGKeyArray) -> tuple[Array, Array]:
@@ -72,7 +73,6 @@ def _draw(keys: PRNGKeyArray, pad: int) -> tuple[Int[Array, "b 2"], Bool[Array, 
 
 def _rearrange(x: Images, moves: Int[Array, "b 2"] | None, mirrored: Bool[Array, " b"] | None) -> Images:
     """The pixel at (i, j) comes from (i + up, j + left), of a mirrored image from (i + up, width - 1 - j + left)."""
-    require(x.ndim == 4, f"Expected images of shape [b, height, width, channels] to augment, got {x.shape}.")
     b, height, width, channels = x.shape
     rows, columns = (jnp.broadcast_to(jnp.arange(size), (b, size)) for size in (height, width))
     if mirrored is not None:

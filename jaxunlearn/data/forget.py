@@ -1,6 +1,6 @@
 """What is to be forgotten by a single model: whole classes, or a random share of the examples; and who shadow models see.
 
-"RUB" (the benchmark of unlearning mapping attacks), appendices A.1 and C.1. Audits draw candidate batches instead
+"RUB: Evaluating Residual Knowledge in Unlearned Models", section 5.1 and appendix C. Audits draw candidate batches instead
 (``data.splits``).
 """
 
@@ -21,7 +21,7 @@ CLASSES = {
     "cifar100": (1, 2, 24, 27, 41, 50, 52, 73, 78, 91),
     "tiny-imagenet": (3, 11, 17, 34, 49, 59, 97, 107, 109, 129, 133, 137, 154, 156, 173, 177, 179, 183, 194, 197),
 }
-"""RUB's forget classes, a tenth of all, by data set (section 4 of the paper); class 0 of the digits is ours."""
+"""RUB's forget classes, a tenth of all, by data set (section 5.1); class 0 of the digits is ours."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ def forget_split(
 def shadow_members(key: PRNGKeyArray, n: int, models: int = 10, share: float = 0.1) -> np.ndarray:
     """Which examples each shadow model is trained on (appendix C.1).
 
-    "10% of the total dataset is randomly sampled to train 10 shadow models" is read as a tenth for each, independently.
+    The paper's tenth of the data for ten models is read as a tenth for each, drawn independently.
 
     Args:
         key: Typed PRNG key; model k's draw does not depend on how many there are.
