@@ -7,6 +7,9 @@ import numpy as np
 from jaxunlearn.data.splits import Dataset
 
 TEST_SIZE = 297
+NAMES = tuple("0123456789")
+STATS = (0.3051,), (0.3750,)
+"""Mean and standard deviation of the training images."""
 
 
 def load() -> Dataset:
@@ -17,4 +20,15 @@ def load() -> Dataset:
     x = (bunch.images / 16.0).astype(np.float32)[..., None]
     y = bunch.target.astype(np.int32)
     train = x.shape[0] - TEST_SIZE
-    return Dataset(name="digits", x=x[:train], y=y[:train], x_test=x[train:], y_test=y[train:], classes=10)
+    mean, std = STATS
+    return Dataset(
+        name="digits",
+        x=x[:train],
+        y=y[:train],
+        x_test=x[train:],
+        y_test=y[train:],
+        classes=10,
+        class_names=NAMES,
+        mean=mean,
+        std=std,
+    )

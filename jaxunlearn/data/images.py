@@ -1,6 +1,7 @@
 """CIFAR-10, CIFAR-100 and MNIST from local files, or through tensorflow-datasets where the extra is installed.
 
-Files are looked for in ``files.data_dir``. Nothing is downloaded unless tensorflow-datasets is installed.
+``load_images`` gives any of them, the digits and Tiny-ImageNet as images in [0, 1], for attacks that move pixels. Files are
+looked for in ``files.data_dir``. Nothing is downloaded unless tensorflow-datasets is installed.
 """
 
 import gzip
@@ -9,13 +10,14 @@ import io
 import pickle
 import struct
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from jaxunlearn import records
-from jaxunlearn._validate import InputError, require
-from jaxunlearn.data import files
+from jaxunlearn._validate import InputError, one_of, require
+from jaxunlearn.data import digits, files, tiny_imagenet
 from jaxunlearn.data.splits import Dataset
 
 # Per-channel mean and standard deviation of the training images in [0, 1].
@@ -23,6 +25,7 @@ CIFAR_STATS = {
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
 }
+MNIST_STATS = (0.1307,), (0.3081,)
 _HELP = {
     "cifar10": "cifar-10-python.tar.gz (the official 'python version' archive, or its folder cifar-10-batches-py), or "
     "cifar10_train*.npz and cifar10_test*.npz with arrays images and labels",
@@ -70,18 +73,24 @@ def unpickle(data: bytes) -> dict:
         ) from error
 
 
-def _members(folder: Path, archive: str, inner: str, names: list[str]) -> list[bytes] | None:
-    """The named files from ``folder/inner/`` or from ``folder/archive``; None if neither is there."""
+def _members(
+    folder: Path, archive: str, inner: str, names: list[str], optional: str
+) -> tuple[list[bytes], bytes | None] | None:
+    """The named files from ``folder/inner/`` or ``folder/archive``, and one that may be missing; None if neither is there."""
     if (folder / inner).is_dir():
         missing = [name for name in names if not (folder / inner / name).is_file()]
         require(
             not missing, f"Expected {', '.join(missing)} in {folder / inner}; unpack the whole official archive there."
         )
-        return [(folder / inner / name).read_bytes() for name in names]
+        extra = folder / inner / optional
+        return [(folder / inner / name).read_bytes() for name in names], extra.read_bytes() if extra.is_file() else None
     if (folder / archive).is_file():
         try:
             with tarfile.open(folder / archive) as tar:
-                return [tar.extractfile(f"{inner}/{name}").read() for name in names]  # type: ignore[union-attr]
+                parts = [tar.extractfile(f"{inner}/{name}").read() for name in names]  # type: ignore[union-attr]
+                has_extra = f"{inner}/{optional}" in tar.getnames()
+                extra = tar.extractfile(f"{inner}/{optional}").read() if has_extra else None  # type: ignore[union-attr]
+                return parts, extra
         except (*files.DAMAGE, AttributeError) as error:  # AttributeError: a folder has the name of a file
             raise files.unreadable("the official archive", folder / archive, error) from error
     return None
@@ -90,25 +99,28 @@ def _members(folder: Path, archive: str, inner: str, names: list[str]) -> list[b
 def _from_pickles(folder: Path, name: str):
     if name == "cifar10":
         batches = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
-        raw, key = _members(folder, "cifar-10-python.tar.gz", "cifar-10-batches-py", batches), b"labels"
+        found = _members(folder, "cifar-10-python.tar.gz", "cifar-10-batches-py", batches, "batches.meta")
+        key, names_key = b"labels", b"label_names"
     else:
-        raw, key = _members(folder, "cifar-100-python.tar.gz", "cifar-100-python", ["train", "test"]), b"fine_labels"
-    if raw is None:
+        found = _members(folder, "cifar-100-python.tar.gz", "cifar-100-python", ["train", "test"], "meta")
+        key, names_key = b"fine_labels", b"fine_label_names"
+    if found is None:
         return None
-    parts = [unpickle(data) for data in raw]
+    parts = [unpickle(data) for data in found[0]]
     try:
         images = [np.asarray(p[b"data"], np.uint8).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1) for p in parts]
         labels = [np.asarray(p[key], np.int32).reshape(-1) for p in parts]
-    except (KeyError, TypeError, ValueError) as error:
+        names = None if found[1] is None else tuple(label.decode() for label in unpickle(found[1])[names_key])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise files.unreadable(f"images and labels of {name}", folder, error) from error
-    return np.concatenate(images[:-1]), np.concatenate(labels[:-1]), images[-1], labels[-1]
+    return np.concatenate(images[:-1]), np.concatenate(labels[:-1]), images[-1], labels[-1], names
 
 
 def _from_npz(folder: Path, name: str):
     found = {part: sorted(folder.glob(f"{name}_{part}*.npz")) for part in ("train", "test")}
     if not (found["train"] and found["test"]):
         return None
-    arrays = []
+    arrays, names = [], None
     for part in ("train", "test"):
         path = found[part][0]
         file = records.read_npz(path)
@@ -117,7 +129,8 @@ def _from_npz(folder: Path, name: str):
             f"Expected arrays images and labels in {path}, got {', '.join(file)}.",
         )
         arrays += [file["images"], file["labels"].astype(np.int32)]
-    return tuple(arrays)
+        names = names or (tuple(file["class_names"].tolist()) if "class_names" in file else None)
+    return (*arrays, names)
 
 
 def _from_tfds(name: str):
@@ -129,40 +142,50 @@ def _from_tfds(name: str):
         data = tfds.as_numpy(tfds.load(name, split=split, batch_size=-1))
         return np.asarray(data["image"]), np.asarray(data["label"], np.int32)
 
-    return (*arrays("train"), *arrays("test"))
+    return (*arrays("train"), *arrays("test"), None)
 
 
 def _missing(name: str, folder: Path) -> InputError:
     return files.missing(name, folder, _HELP[name], "install the data extra: pip install 'jaxunlearn[data]'")
 
 
-def _cifar(name: str, classes: int) -> Dataset:
+def _cifar(name: str, classes: int, standardise: bool) -> Dataset:
     folder = files.data_dir()
     arrays = _from_npz(folder, name) or _from_pickles(folder, name) or _from_tfds(name)
     if arrays is None:
         raise _missing(name, folder)
-    mean, std = (np.asarray(v, np.float32) for v in CIFAR_STATS[name])
-    x, y, x_test, y_test = arrays
-    x, x_test = ((v.astype(np.float32) / 255 - mean) / std for v in (x, x_test))
-    return Dataset(name=name, x=x, y=y, x_test=x_test, y_test=y_test, classes=classes)
+    x, y, x_test, y_test, class_names = arrays
+    mean, std = CIFAR_STATS[name]
+    data = Dataset(
+        name=name,
+        x=x.astype(np.float32) / 255,
+        y=y,
+        x_test=x_test.astype(np.float32) / 255,
+        y_test=y_test,
+        classes=classes,
+        class_names=class_names,
+        mean=mean,
+        std=std,
+    )
+    return data.standardised() if standardise else data
 
 
-def cifar10() -> Dataset:
-    """CIFAR-10, standardised per channel.
+def cifar10(*, standardise: bool = True) -> Dataset:
+    """CIFAR-10, standardised per channel, or in [0, 1].
 
     Raises:
         InputError: No files are there; the message says what to download and where to put it.
     """
-    return _cifar("cifar10", 10)
+    return _cifar("cifar10", 10, standardise)
 
 
-def cifar100() -> Dataset:
-    """CIFAR-100 with its 100 fine labels, standardised per channel.
+def cifar100(*, standardise: bool = True) -> Dataset:
+    """CIFAR-100 with its 100 fine labels, standardised per channel, or in [0, 1].
 
     Raises:
         InputError: No files are there; the message says what to download and where to put it.
     """
-    return _cifar("cifar100", 100)
+    return _cifar("cifar100", 100, standardise)
 
 
 def read_idx(path: Path) -> np.ndarray:
@@ -214,4 +237,38 @@ def mnist() -> Dataset:
             "mnist (t10k files only)",
         )
     x, x_test = (v.astype(np.float32)[..., None] / 255 for v in (x, x_test))
-    return Dataset(name=name, x=x, y=y.astype(np.int32), x_test=x_test, y_test=y_test.astype(np.int32), classes=10)
+    mean, std = MNIST_STATS
+    return Dataset(
+        name=name,
+        x=x,
+        y=y.astype(np.int32),
+        x_test=x_test,
+        y_test=y_test.astype(np.int32),
+        classes=10,
+        class_names=digits.NAMES,
+        mean=mean,
+        std=std,
+    )
+
+
+IMAGES: dict[str, Callable[[], Dataset]] = {
+    "digits": digits.load,
+    "mnist": mnist,
+    "cifar10": lambda: cifar10(standardise=False),
+    "cifar100": lambda: cifar100(standardise=False),
+    "tiny-imagenet": tiny_imagenet.load,
+}
+"""Name -> loader of images in [0, 1]."""
+
+
+def load_images(name: str) -> Dataset:
+    """A data set of images in [0, 1], channels last, with the mean and std that a model applies to them.
+
+    Args:
+        name: One of ``IMAGES``.
+
+    Raises:
+        InputError: No such data set; its files are not there, or damaged.
+    """
+    one_of("dataset", name, IMAGES)
+    return IMAGES[name]()

@@ -15,11 +15,15 @@ class Dataset:
 
     Attributes:
         name: For headings and manifests.
-        x: [n, ...] float32 inputs, already scaled as the models expect them.
+        x: [n, ...] float32 inputs, scaled as the models of audits expect them.
         y: [n] int32 labels in 0..classes-1.
         x_test: [k, ...] float32 held-out inputs.
         y_test: [k] int32.
         classes: Number of classes.
+        class_names: What the labels mean, or None where the files do not say.
+        mean: Of images in [0, 1], one number per channel, over the training images; None of inputs that are standardised
+            already, or no images.
+        std: Likewise, > 0.
     """
 
     name: str
@@ -28,6 +32,9 @@ class Dataset:
     x_test: np.ndarray
     y_test: np.ndarray
     classes: int
+    class_names: tuple[str, ...] | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
 
     def __post_init__(self):
         _validate.require(
@@ -39,6 +46,24 @@ class Dataset:
             self.y.size == 0 or (self.y.min() >= 0 and self.y.max() < self.classes),
             f"Expected labels of {self.name} in 0..{self.classes - 1}, got {self.y.min()}..{self.y.max()}.",
         )
+        _validate.require(
+            self.class_names is None or len(self.class_names) == self.classes,
+            f"Expected as many class names as classes={self.classes} in {self.name}, got {len(self.class_names or ())}.",
+        )
+
+    def standardised(self) -> "Dataset":
+        """The data set with (x - mean) / std in place of x.
+
+        Raises:
+            InputError: It says no mean and std.
+        """
+        _validate.require(
+            self.mean is not None and self.std is not None,
+            f"Expected {self.name} to say mean and std; its inputs are standardised already, or no images.",
+        )
+        mean, std = np.asarray(self.mean, np.float32), np.asarray(self.std, np.float32)
+        x, x_test = ((part - mean) / std for part in (self.x, self.x_test))
+        return dataclasses.replace(self, x=x, x_test=x_test, mean=None, std=None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

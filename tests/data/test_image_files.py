@@ -141,10 +141,12 @@ def test_an_incomplete_folder_names_what_is_missing(folder):
 
 def test_npz_files(folder):
     x, y = RNG.integers(0, 256, (6, 32, 32, 3), dtype=np.uint8), np.arange(6)
-    np.savez(folder / "cifar10_train_6.npz", images=x, labels=y)
+    names = [f"class {i}" for i in range(10)]
+    np.savez(folder / "cifar10_train_6.npz", images=x, labels=y, class_names=names)
     np.savez(folder / "cifar10_test_2.npz", images=x[:2], labels=y[:2])
     data = images.cifar10()
     assert data.x.shape == (6, 32, 32, 3) and data.y.tolist() == list(range(6)) and data.y_test.tolist() == [0, 1]
+    assert data.class_names == tuple(names)
     mean, std = images.CIFAR_STATS["cifar10"]
     np.testing.assert_allclose(data.x, (x / 255 - np.array(mean)) / np.array(std), rtol=1e-5, atol=1e-5)
 
@@ -247,6 +249,49 @@ def test_missing_files_say_what_to_download_and_where_to_put_it(folder, load, fi
     text = str(error.value)
     assert file in text and str(folder) in text and files.DATA_VARIABLE in text and "jaxunlearn[data]" in text
     assert "\n" not in text
+
+
+@pytest.mark.parametrize("form", ["folder", "archive"])
+@pytest.mark.parametrize(
+    ("name", "meta", "key"), [("cifar10", "batches.meta", "label"), ("cifar100", "meta", "fine_label")]
+)
+def test_official_files_in_the_unit_range_with_class_names(folder, name, meta, key, form):
+    contents, load = official_batches(name), LAYOUT[name][4]
+    names = [f"class {i}" for i in range(LAYOUT[name][3])]
+    write_official(folder, name, contents | {meta: {f"{key}_names".encode(): [n.encode() for n in names]}}, form)
+    data, usual = images.load_images(name), load()
+    assert data.class_names == usual.class_names == tuple(names)
+    expected = contents[BATCHES[name][0]][b"data"][1].reshape(3, 32, 32).transpose(1, 2, 0).astype(np.float32) / 255
+    np.testing.assert_array_equal(data.x[1], expected)
+    mean, std = (np.array(v, np.float32) for v in (data.mean, data.std))
+    np.testing.assert_array_equal((data.x - mean) / std, usual.x)
+    assert usual.mean is None and usual.std is None
+
+
+@pytest.mark.parametrize("meta", [{b"other": []}, {b"label_names": [1] * 10}, {b"label_names": [b"a"]}, [1]])
+def test_wrong_class_names_are_an_input_error(folder, meta):
+    write_official(folder, "cifar10", official_batches("cifar10") | {"batches.meta": meta}, "folder")
+    with pytest.raises(InputError, match="cifar10"):
+        images.cifar10()
+
+
+def test_images_by_name():
+    data = images.load_images("digits")
+    assert data.class_names is not None and data.class_names[3] == "3" and (data.x.min(), data.x.max()) == (0, 1)
+    assert data.mean == pytest.approx([data.x.mean()], abs=1e-4) and data.std == pytest.approx([data.x.std()], abs=1e-4)
+    with pytest.raises(InputError, match="Did you mean 'cifar10'"):
+        images.load_images("cifar-10")
+
+
+def test_real_images_in_the_unit_range(data_dir, monkeypatch):
+    monkeypatch.setenv(files.DATA_VARIABLE, str(data_dir))
+    for name, first in (("mnist", "0"), ("cifar10", "airplane")):
+        data = images.load_images(name)
+        some = data.x[::10]
+        assert (some.min(), some.max()) == (0, 1) and some.dtype == np.float32 and some.ndim == 4
+        np.testing.assert_allclose(some.mean(axis=(0, 1, 2)), data.mean, atol=0.02)
+        np.testing.assert_allclose(some.std(axis=(0, 1, 2)), data.std, atol=0.01)
+        assert data.class_names is not None and data.class_names[0] == first
 
 
 def test_real_cifar10(data_dir, monkeypatch):

@@ -80,3 +80,17 @@ def test_digits_are_all_there():
     assert data.x.min() == 0 and data.x.max() == 1 and data.classes == 10
     assert set(data.y.tolist()) == set(data.y_test.tolist()) == set(range(10))
     assert not np.any([np.array_equal(data.x_test[0], image) for image in data.x])
+
+
+def test_statistics_are_applied_once():
+    x, y = np.array([[0.5, 1.0]], np.float32), np.zeros(1, np.int32)
+    data = splits.Dataset(
+        name="toy", x=x, y=y, x_test=x * 0, y_test=y, classes=1, class_names=("a",), mean=(0.5, 0.25), std=(0.5, 0.25)
+    )
+    scaled = data.standardised()
+    assert scaled.x.tolist() == [[0, 3]] and scaled.x_test.tolist() == [[-1, -1]] and scaled.x.dtype == np.float32
+    assert data.x.tolist() == [[0.5, 1]] and (scaled.mean, scaled.std, scaled.class_names) == (None, None, ("a",))
+    with pytest.raises(InputError, match="toy to say mean and std"):
+        scaled.standardised()
+    with pytest.raises(InputError, match="as many class names as classes=1 in toy, got 2"):
+        splits.Dataset(name="toy", x=x, y=y, x_test=x, y_test=y, classes=1, class_names=("a", "b"))
