@@ -241,7 +241,7 @@ def test_a_stop_shows_what_a_shorter_phase_would_have_given_and_changes_nothing(
 
 
 def test_an_unknown_source_is_refused():
-    with pytest.raises(InputError, match="train, retain or forget, got 'test'"):
+    with pytest.raises(InputError, match="train, retain, forget, forget-then-retain, got 'test'"):
         make_engine().phase_runner(recorder("retain")._replace(source="test"), 0)
 
 
