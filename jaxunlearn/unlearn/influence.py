@@ -10,7 +10,7 @@ recursion only ever adds multiples of the first gradient to v: what it returns i
 
 import dataclasses
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -136,6 +136,58 @@ def reference_product(examples: PerExample, v: Params, samples: int) -> Params:
     return _add(v, c, first)
 
 
+def _moved(state: Direction, alpha) -> Params:
+    return with_trainable(state.params, _add(trainable(state.params), alpha, state.direction))
+
+
+def _phase_of_one_step(task: TaskInfo, size: int, update: Callable[[Any, PerExample], Any]) -> Phase:
+    """One update by ``size`` examples of the retain set, or by all that there are."""
+    loss = task.curvature_loss or task.loss
+
+    def step_update(key, state, batch, step):
+        return update(state, PerExample(loss, state.params, batch.retain, task.batch_size))
+
+    size = min(size, task.retain_size)
+    return Phase(
+        "retain",
+        1,
+        size,
+        lambda key, start: start,
+        step_update,
+        lambda key, state: state,
+        max_steps=1,
+        augment=False,
+    )
+
+
+def _solve_phase(task: TaskInfo, samples: int, solver: str) -> Phase:
+    """From v to k."""
+
+    def update(state, examples):
+        v = state.direction
+        if solver == "fisher":
+            return state._replace(direction=inverse_fisher_product(examples, v))
+        return state._replace(direction=reference_product(examples, v, samples))
+
+    # The public code stops after example N + 1, counted from 0.
+    return _phase_of_one_step(task, samples + (2 if solver == "reference" else 0), update)
+
+
+def _search_phase(task: TaskInfo, samples: int, alpha: float, max_loss: float) -> Phase:
+    """From k to the parameters, moved by the largest alpha / 2^h that keeps the mean loss of new examples within bounds."""
+
+    def update(state, examples):
+        def too_far(halvings):
+            mean = jnp.mean(examples.values(trainable(_moved(state, alpha * 0.5**halvings))))
+            return ~(mean <= max_loss) & (halvings < MAX_HALVINGS)  # NaN is too far as well
+
+        halvings = lax.while_loop(too_far, lambda halvings: halvings + 1, jnp.int32(0))
+        return state._replace(direction=jax.tree.map(lambda k: 0.5**halvings * k, state.direction))
+
+    phase = _phase_of_one_step(task, samples, update)
+    return phase._replace(finalize=lambda key, state: _moved(state, alpha))
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Influence:
     """Influence unlearning, IU in the papers: one step along an inverse Fisher product; nothing is proven for a network.
@@ -164,53 +216,16 @@ class Influence:
 
     def build(self, task: TaskInfo) -> Unlearner:
         """A pass for v, one step for k, and with ``max_loss`` one to choose alpha."""
+        solve = _solve_phase(task, self.samples, self.solver)
         notes = ()
         if self.solver == "reference":
             notes += ("The direction is that of the public code's recursion, which is not an inverse Fisher product.",)
         if self.max_loss is None:
-            return Unlearner((contrast_phase(task), self._solve(task, self._moved)), notes=notes)
+            move = solve._replace(finalize=lambda key, state: _moved(state, self.alpha))
+            return Unlearner((contrast_phase(task), move), notes=notes)
         notes += (
-            f"Every run's alpha is {self.alpha:g}, halved until its loss on {min(self.samples, task.retain_size)} retain "
+            f"Every run's alpha is {self.alpha:g}, halved until the loss of {min(self.samples, task.retain_size)} retain "
             f"examples is at most {self.max_loss:g}, {MAX_HALVINGS} times at most.",
         )
-        phases = contrast_phase(task), self._solve(task, lambda key, state: state), self._search(task)
-        return Unlearner(phases, notes=notes)
-
-    def _moved(self, key, state: Direction, alpha=None) -> Params:
-        alpha = self.alpha if alpha is None else alpha
-        return with_trainable(state.params, _add(trainable(state.params), alpha, state.direction))
-
-    def _at_examples(self, task: TaskInfo, size: int, update, finalize) -> Phase:
-        """One step over ``size`` examples of the retain set, or all that there are; from ``Direction`` to ``Direction``."""
-        loss = task.curvature_loss or task.loss
-        size = min(size, task.retain_size)
-
-        def step_update(key, state, batch, step):
-            return update(state, PerExample(loss, state.params, batch.retain, task.batch_size))
-
-        return Phase("retain", 1, size, lambda key, start: start, step_update, finalize, max_steps=1, augment=False)
-
-    def _solve(self, task: TaskInfo, finalize) -> Phase:
-        def update(state, examples):
-            if self.solver == "fisher":
-                k = inverse_fisher_product(examples, state.direction)
-            else:
-                k = reference_product(examples, state.direction, self.samples)
-            return state._replace(direction=k)
-
-        # The public code stops after its example number N + 1, counted from 0.
-        return self._at_examples(task, self.samples + (2 if self.solver == "reference" else 0), update, finalize)
-
-    def _search(self, task: TaskInfo) -> Phase:
-        def update(state, examples):
-            def too_far(carried):
-                alpha, halvings = carried
-                mean = jnp.mean(examples.values(trainable(self._moved(None, state, alpha))))
-                return ~(mean <= self.max_loss) & (halvings < MAX_HALVINGS)
-
-            alpha, _ = lax.while_loop(
-                too_far, lambda carried: (carried[0] / 2, carried[1] + 1), (jnp.float32(self.alpha), jnp.int32(0))
-            )
-            return state._replace(direction=jax.tree.map(lambda k: alpha / self.alpha * k, state.direction))
-
-        return self._at_examples(task, self.samples, update, self._moved)
+        search = _search_phase(task, self.samples, self.alpha, self.max_loss)
+        return Unlearner((contrast_phase(task), solve, search), notes=notes)

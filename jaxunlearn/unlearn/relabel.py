@@ -71,8 +71,8 @@ def masked(optimizer: optax.GradientTransformation, mask: Params, *, hard: bool)
     def kept(tree):
         return jax.tree.map(lambda keep, leaf: jnp.where(keep, leaf, 0), mask, tree)
 
-    def update(gradient, state, params=None):
-        updates, state = optimizer.update(kept(gradient), state, params)
+    def update(updates, state, params=None):
+        updates, state = optimizer.update(kept(updates), state, params)
         return kept(updates) if hard else updates, state
 
     return optax.GradientTransformation(optimizer.init, update)

@@ -6,6 +6,8 @@ exactly 0.
 """
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +18,12 @@ from jaxunlearn.types import TaskInfo, Unlearner
 from jaxunlearn.unlearn.base import SGD, from_loss, steps_per_epoch, training_loss_of
 
 
-def add_l1(strength: optax.Schedule) -> optax.GradientTransformation:
+def add_l1(strength: Callable[[Any], Any]) -> optax.GradientTransformation:
     """Adds the sub-gradient of ``strength(step)`` |theta|_1, which is 0 at 0."""
 
-    def update(gradient, step, params=None):
-        a = strength(step)
-        return jax.tree.map(lambda g, p: g + a * jnp.sign(p), gradient, params), step + 1
+    def update(updates, state, params=None):
+        a = strength(state)
+        return jax.tree.map(lambda g, p: g + a * jnp.sign(p), updates, params), state + 1
 
     return optax.GradientTransformation(lambda params: jnp.int32(0), update)
 
