@@ -23,7 +23,10 @@ from jaxunlearn.unlearn.base import SGD
 from jaxunlearn.unlearn.clipping import Clipping
 from jaxunlearn.unlearn.finetune import Finetune, Retrain
 from jaxunlearn.unlearn.hessian import Hessian
+from jaxunlearn.unlearn.influence import Influence
+from jaxunlearn.unlearn.relabel import RandomLabel, SalUn
 from jaxunlearn.unlearn.rewind import Rewind
+from jaxunlearn.unlearn.sparsity import L1Sparse
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,6 +49,14 @@ class Methods:
     """Rewind-to-delete."""
     hessian: Hessian = Hessian()
     """A Newton-style step by LiSSA, then noise."""
+    rl: RandomLabel = RandomLabel()
+    """Random labels for the forget set."""
+    salun: SalUn = SalUn()
+    """Saliency unlearning: random labels, on the weights that matter to the forget set."""
+    l1_sparse: L1Sparse = L1Sparse()
+    """Fine-tuning on the retain set with an l1 penalty."""
+    influence: Influence = Influence()
+    """Influence unlearning, IU: a step along an inverse Fisher product."""
 
 
 def _field_name(method: str) -> str:
@@ -53,6 +64,8 @@ def _field_name(method: str) -> str:
 
 
 METHOD_NAMES: tuple[str, ...] = tuple(f.name.replace("_", "-") for f in dataclasses.fields(Methods))
+AUDITED = ("retrain", "finetune", "ascent", "ida", "clipping", "clipping-uncertified", "rewind", "hessian")
+"""What an audit takes unless it is told: the methods of the audit paper."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,8 +118,9 @@ class Audit:
 
     dataset: tyro.conf.Suppress[Literal["digits", "mnist", "cifar10", "cifar100", "shakespeare"]]
     """Data set; digits is embedded, the others are read from the folder named by JAXUNLEARN_DATA."""
-    methods: tuple[str, ...] = METHOD_NAMES
-    """Methods to audit: built-in names, or your own as package.module:name (a function of TaskInfo to an Unlearner)."""
+    methods: tuple[str, ...] = AUDITED
+    """Methods to audit: built-in names (beside the default's: rl, salun, l1-sparse, influence), or your own as
+    package.module:name (a function of TaskInfo to an Unlearner)."""
     out: Annotated[PathOption | None, UNSAID] = None
     """Run directory, local or in an object store (gs://, s3://, ...); the same command resumes it. Default: runs/DATASET."""
     population: Annotated[PathOption | None, UNSAID] = None

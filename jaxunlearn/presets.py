@@ -8,6 +8,9 @@ from jaxunlearn.unlearn.base import SGD
 from jaxunlearn.unlearn.clipping import Clipping
 from jaxunlearn.unlearn.finetune import Finetune
 from jaxunlearn.unlearn.hessian import Hessian
+from jaxunlearn.unlearn.influence import Influence
+from jaxunlearn.unlearn.relabel import RandomLabel, SalUn
+from jaxunlearn.unlearn.sparsity import L1Sparse
 
 # At the paper's noise (sigma = .02) the certificate asks for 48,004 steps; at .05 five steps prove the same.
 _SMALL_METHODS = Methods(
@@ -15,8 +18,18 @@ _SMALL_METHODS = Methods(
     clipping_uncertified=Clipping(epsilon=None, clip=5.0, sigma=1e-4, epochs=30, descent=SGD(peak=0.3)),
     hessian=Hessian(samples=2, depth=200, scale=50.0),
 )
-# At the paper's 1e-3 ascent and IDA do next to nothing on digits; at .02 IDA ruins a model of CIFAR-10.
-_DIGITS_METHODS = dataclasses.replace(_SMALL_METHODS, ascent=Ascent(learning_rate=0.02), ida=IDA(learning_rate=0.02))
+_DIGITS_DESCENT = SGD(schedule="constant", peak=0.01, momentum=0.9)
+# At the paper's 1e-3 ascent and IDA do next to nothing on digits; at .02 IDA ruins a model of CIFAR-10. Influence at its 20
+# takes the retain accuracy from 99 to 86%, l1-sparse at its rates does next to nothing.
+_DIGITS_METHODS = dataclasses.replace(
+    _SMALL_METHODS,
+    ascent=Ascent(learning_rate=0.02),
+    ida=IDA(learning_rate=0.02),
+    rl=RandomLabel(descent=_DIGITS_DESCENT),
+    salun=SalUn(descent=_DIGITS_DESCENT),
+    l1_sparse=L1Sparse(alpha=2.5e-3, descent=_DIGITS_DESCENT),
+    influence=Influence(alpha=3.0),
+)
 
 _TEXT_METHODS = ("retrain", "finetune", "ascent", "ida", "hessian")
 _TEXT_DESCENT = SGD(schedule="constant", peak=0.1, weight_decay=0.0, clip_norm=1.0)

@@ -8,7 +8,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import common
 
-from jaxunlearn.config import METHOD_NAMES, Training
+from jaxunlearn.config import AUDITED, Training
 from jaxunlearn.presets import PRESETS
 from jaxunlearn.unlearn.ascent import IDA
 from jaxunlearn.unlearn.base import SGD
@@ -41,7 +41,7 @@ PAPER = {
     )
     for split in SPLITS
     for note, methods, descent in (
-        ("", tuple(name for name in METHOD_NAMES if name not in ("hessian", "rewind")), CIFAR100.training.descent),
+        ("", tuple(name for name in AUDITED if name not in ("hessian", "rewind")), CIFAR100.training.descent),
         (", cosine", ("hessian",), SGD(peak=0.1, schedule="cosine")),
     )
 }

@@ -52,6 +52,11 @@ def training_loss(model: Model) -> Callable[[Params, Batch], tuple[Float[Array, 
     return loss
 
 
+def training_loss_of(task: TaskInfo) -> Callable[[Params, Batch], tuple[Float[Array, ""], Params]]:
+    """A task's loss in training mode, with the parameters as they are where its modes do not differ."""
+    return task.training_loss or (lambda params, batch: (task.loss(params, batch), params))
+
+
 def trainable(params: Params) -> Params:
     """The part that is trained: all, but for BatchNorm's statistics."""
     return params.params if isinstance(params, Variables) else params

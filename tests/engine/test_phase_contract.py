@@ -21,22 +21,25 @@ SIGNS = np.array([[1, 1, -1, -1], [1, -1, 1, -1], [-1, -1, 1, 1], [-1, 1, -1, 1]
 ORDER_KEY, OWN_KEY = jax.random.key(5), jax.random.key(9)
 
 
-def make_engine(devices=1, width=1, x=None):
+def make_engine(devices=1, width=1, x=None, augment=None):
     # Labels are the row numbers, so that a phase can write down which rows it was given.
     x = np.zeros((N, 1), np.float32) if x is None else x
     plan = planning.Plan(width=width, runs_per_chunk=R)
     examples = Examples(jnp.asarray(x), jnp.arange(N, dtype=jnp.int32))
-    return Engine(planning.make_mesh(jax.devices()[:devices]), plan, examples, SIZES, ORDER_KEY)
+    return Engine(planning.make_mesh(jax.devices()[:devices]), plan, examples, SIZES, ORDER_KEY, augment=augment)
 
 
 def recorder(source, companion=None, max_steps=None, epochs=EPOCHS):
     """A phase that only writes down what it is given: rows, weights, companion's rows, steps and keys."""
-    per_epoch = -(-SIZES.of(source) // BATCH)
+    parts = ("forget", "retain") if source == "forget-then-retain" else (source,)
+    per_epoch = sum(-(-SIZES.of(part) // BATCH) for part in parts)
     steps = max(1, epochs * per_epoch)
     blank = {
         "rows": jnp.full((steps, BATCH), -1),
         "weight": jnp.zeros((steps, BATCH)),
+        "is_forget": jnp.zeros((steps, BATCH), bool),
         "other": jnp.full((steps, BATCH), -1),
+        "other_is_forget": jnp.zeros((steps, BATCH), bool),
         "step": jnp.full(steps, -1),
         "calls": jnp.int32(0),
         "keys": jnp.zeros((steps, 2), jnp.uint32),
@@ -54,12 +57,14 @@ def recorder(source, companion=None, max_steps=None, epochs=EPOCHS):
         written = {
             "rows": state["rows"].at[at].set(own.y),
             "weight": state["weight"].at[at].set(own.weight),
+            "is_forget": state["is_forget"].at[at].set(own.is_forget),
             "step": state["step"].at[at].set(step),
             "keys": state["keys"].at[at].set(jax.random.key_data(key)),
             "calls": at + 1,
         }
         if other is not None:
             written["other"] = state["other"].at[at].set(jnp.where(other.weight > 0, other.y, -1))
+            written["other_is_forget"] = state["other_is_forget"].at[at].set(other.is_forget)
         return state | written
 
     def finalize(key, state):
@@ -92,6 +97,11 @@ def cut(rows):
     return [rows[i : i + BATCH] for i in range(0, len(rows), BATCH)]
 
 
+def batches_of(source, run, order):
+    parts = ("forget", "retain") if source == "forget-then-retain" else (source,)
+    return [batch for part in parts for batch in cut(rows_of(part, run, order))]
+
+
 def seen(table, weight):
     return [[int(r) for r, w in zip(rows, weights) if w] for rows, weights in zip(table, weight)]
 
@@ -105,6 +115,7 @@ def seen(table, weight):
         ("retain", "forget"),
         ("forget", None),
         ("forget", "retain"),
+        ("forget-then-retain", None),
     ],
 )
 def test_rows_are_the_shared_order_without_the_absent_ones(source, companion):
@@ -113,15 +124,84 @@ def test_rows_are_the_shared_order_without_the_absent_ones(source, companion):
         expected, others = [], []
         for epoch in range(EPOCHS):
             order = shared_order(epoch)
-            batches = cut(rows_of(source, run, order))
+            batches = batches_of(source, run, order)
             expected += batches
             if companion is not None:
-                cycle = itertools.cycle(cut(rows_of(companion, run, order)))  # starts afresh with the epoch
+                cycle = itertools.cycle(batches_of(companion, run, order))  # starts afresh with the epoch
                 others += [next(cycle) for _ in batches]
         assert seen(history["rows"][run], history["weight"][run]) == expected
         if companion is not None:
             assert [[r for r in rows if r >= 0] for rows in history["other"][run].tolist()] == others
         assert history["step"][run].tolist() == list(range(len(expected))) and history["calls"][run] == len(expected)
+    for rows, marks in ((history["rows"], history["is_forget"]), (history["other"], history["other_is_forget"])):
+        real = (history["weight"] > 0) if rows is history["rows"] else rows >= 0
+        np.testing.assert_array_equal(marks[real], rows[real] >= RETAIN)
+
+
+def test_the_forget_set_comes_first_and_no_batch_holds_both():
+    history = record("forget-then-retain")
+    # 4 forgotten rows make one short batch, 13 retained ones two whole and a short one.
+    assert history["weight"][0].sum(axis=1).tolist() == [4, 5, 5, 3] * EPOCHS
+    np.testing.assert_array_equal(history["is_forget"][:, ::4].sum(axis=-1), 4)
+    assert not history["is_forget"].reshape(R, EPOCHS, 4, BATCH)[:, :, 1:].any()
+    assert total_steps(recorder("forget-then-retain"), SIZES) == 4 * EPOCHS
+
+
+def noise_of(keys, x):
+    return x + jax.vmap(lambda key: jax.random.uniform(key, (1,)))(keys)
+
+
+@functools.cache
+def augmentations(source, *, augment=True, companion=None, number=0, own_order=False):
+    """[R, EPOCHS, N] what was added to every row in every epoch, NaN where a run did not see it."""
+    per_epoch = total_steps(recorder(source), SIZES) // EPOCHS
+
+    def update(key, state, batch, step):
+        for part in batch:
+            if part is not None:
+                rows = jnp.where(part.weight > 0, part.y, N)  # padding aims past the end
+                state = state.at[step // per_epoch, rows].set(part.x[:, 0], mode="drop")
+        return state
+
+    phase = Phase(
+        source,
+        EPOCHS,
+        BATCH,
+        lambda key, p: jnp.full((EPOCHS, N), jnp.nan),
+        update,
+        lambda key, state: state,
+        companion,
+        augment=augment,
+    )
+    order_keys = jax.random.split(OWN_KEY, R) if own_order else None
+    runs = Runs(members(SIGNS, SIZES), jax.random.split(jax.random.key(2), R), order_keys)
+    run = make_engine(augment=noise_of).phase_runner(phase, number)  # the inputs are 0
+    return np.asarray(run(runs, jnp.zeros((R, 1))))
+
+
+def test_a_row_is_augmented_alike_whatever_else_a_run_sees_and_anew_in_every_epoch():
+    added = augmentations("train")
+    present = members(SIGNS, SIZES)
+    np.testing.assert_array_equal(np.isfinite(added), np.broadcast_to(present[:, None], added.shape))
+    for row in range(N):
+        seen_by = added[present[:, row], :, row]
+        assert len(seen_by) >= 2 and np.all(seen_by == seen_by[0])
+    first = np.nanmax(added, axis=0)
+    assert np.all((first > 0) & (first < 1)) and len(np.unique(first)) == first.size
+    # The keys are those of the order's epoch and the row; the companion's rows have them too.
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(ORDER_KEY, 0), 2**32 - 1), 1)
+    expected = jax.random.uniform(jax.random.fold_in(key, 7), (1,))
+    assert first[1, 7] == expected[0]
+    np.testing.assert_array_equal(added, augmentations("retain", companion="forget"))
+
+
+def test_augmentation_differs_between_phases_and_orders_and_can_be_left_out():
+    added, present = augmentations("train"), members(SIGNS, SIZES)[:, None]
+    assert np.all((augmentations("train", number=1) != added) | ~present)
+    own = augmentations("train", own_order=True)
+    assert np.all(own[0, :, :RETAIN] != own[1, :, :RETAIN])
+    plain = augmentations("forget-then-retain", augment=False)
+    np.testing.assert_array_equal(plain, np.where(np.broadcast_to(present, plain.shape), 0, np.nan))
 
 
 @pytest.mark.parametrize(("devices", "width"), [(1, 4), (2, 2), (4, 1)])
@@ -241,7 +321,7 @@ def test_a_stop_shows_what_a_shorter_phase_would_have_given_and_changes_nothing(
 
 
 def test_an_unknown_source_is_refused():
-    with pytest.raises(InputError, match="train, retain or forget, got 'test'"):
+    with pytest.raises(InputError, match="train, retain, forget, forget-then-retain, got 'test'"):
         make_engine().phase_runner(recorder("retain")._replace(source="test"), 0)
 
 

@@ -20,7 +20,10 @@ from jaxunlearn.unlearn.base import SGD
 from jaxunlearn.unlearn.clipping import Clipping
 from jaxunlearn.unlearn.finetune import Finetune
 from jaxunlearn.unlearn.hessian import Hessian
+from jaxunlearn.unlearn.influence import Influence
+from jaxunlearn.unlearn.relabel import RandomLabel, SalUn
 from jaxunlearn.unlearn.rewind import Rewind
+from jaxunlearn.unlearn.sparsity import L1Sparse
 
 SIZES = Sizes(retain=20, pool=8, forget=4)
 MODEL = linear((4,), 3)
@@ -34,8 +37,12 @@ SMALL = config.Methods(
     clipping_uncertified=Clipping(epsilon=None, clip=5.0, sigma=1e-4, noisy_epochs=1, epochs=1),
     rewind=Rewind(epochs=1, sigma=0.01),
     hessian=Hessian(samples=2, depth=3, scale=10.0),
+    rl=RandomLabel(epochs=2),
+    salun=SalUn(epochs=1, schedule="joint"),
+    l1_sparse=L1Sparse(epochs=2),
+    influence=Influence(samples=6, alpha=2.0),
 )
-NOISY = {"clipping", "clipping-uncertified", "rewind", "hessian"}
+NOISY = {"clipping", "clipping-uncertified", "rewind", "hessian", "rl", "salun"}
 R = 4
 
 
@@ -119,7 +126,7 @@ def test_batches_that_a_run_never_saw_change_nothing(name):
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b)):
         np.testing.assert_array_equal(x[0], y[0])
     touches_forget = any((x != y).any() for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b)))
-    assert touches_forget == (name in {"ascent", "ida", "hessian"})
+    assert touches_forget == (name in {"ascent", "ida", "hessian", "salun", "influence"})
 
 
 def batch(rows):
