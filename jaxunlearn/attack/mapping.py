@@ -22,7 +22,7 @@ from jaxunlearn import _validate
 from jaxunlearn._validate import require
 
 Distance = Callable[[Any, Any], Float[Array, " b"]]
-"""``(outputs [b, ...], target [b, ...]) -> [b]``: what the attack brings down; each example's depends on its own row alone."""
+"""``(outputs [b, ...], target [b, ...]) -> [b]``: what the attack brings down; each by its own rows alone."""
 
 Algorithm = Literal["pgd", "momentum", "apgd"]
 Start = Literal["random", "zero"]
@@ -193,12 +193,21 @@ class _Best(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """What a rule may use: the iterate, its distance and gradient, whether that is the best yet, and gradients before it."""
+    """What a rule may use.
+
+    Attributes:
+        at: [b, ...] the iterate.
+        value: [b] its distance.
+        gradient: [b, ...] of the distance.
+        best: The best iterate, this one included; None where it is not asked for.
+        age: [b] gradients computed before this one.
+        project: Into the allowed inputs.
+    """
 
     at: Array
     value: Float[Array, " b"]
     gradient: Array
-    best: _Best
+    best: Any
     age: Int[Array, " b"]
     project: Callable[[Array], Array]
 
@@ -283,9 +292,9 @@ def _adaptive(first_step, steps: int) -> _Rule:
     intervals = _checkpoints(steps)
 
     def start(at):
-        none = jnp.full(at.shape[0], jnp.inf, at.dtype)
-        zero = jnp.zeros(at.shape[0], jnp.int32)
-        return _Adaptive(at, none, jnp.full_like(none, first_step), zero, none, jnp.ones(at.shape[0], bool))
+        slots = at.shape[0]
+        none, size = jnp.full(slots, jnp.inf, jnp.float32), jnp.full(slots, first_step, at.dtype)
+        return _Adaptive(at, none, size, jnp.zeros(slots, jnp.int32), none, jnp.ones(slots, bool))
 
     def move(memory, step):
         improved = memory.improved + ((step.value < memory.value) & (step.age > 0))
@@ -359,7 +368,7 @@ class _Slots(NamedTuple):
         end: [b] gradients after which it is done.
         at: [b, ...] the iterate.
         memory: Of the algorithm.
-        best: The best iterate so far.
+        best: The best iterate so far; None where it is not asked for.
         watch: For cycles; None where they are not looked for.
     """
 
@@ -368,7 +377,7 @@ class _Slots(NamedTuple):
     end: Int[Array, " b"]
     at: Array
     memory: Any
-    best: _Best
+    best: _Best | None
     watch: _Watch | None
 
 
@@ -385,9 +394,9 @@ def _check(x: Array, target: Any, constraint: Constraint, options: Options, ids:
         options.relative_step is None or constraint.epsilon is not None,
         f"Expected an epsilon for relative_step={options.relative_step}, a share of it; give step_size instead.",
     )
-    if isinstance(constraint.epsilon, int | float):
+    if constraint.epsilon is not None and not isinstance(constraint.epsilon, jax.Array):
         _validate.non_negative(epsilon=constraint.epsilon)
-    if isinstance(constraint.low, int | float) and isinstance(constraint.high, int | float):
+    if not isinstance(constraint.low, jax.Array) and not isinstance(constraint.high, jax.Array):
         require(
             constraint.low < constraint.high,
             f"Expected low={constraint.low} < high={constraint.high}; they are the range of the inputs.",
@@ -410,13 +419,13 @@ def _starts(key, ids, x, constraint: Constraint, options: Options) -> Float[Arra
     return jnp.clip(starts, lowest[None], highest[None])
 
 
-def _rule(constraint: Constraint, options: Options, step_size) -> _Rule:
+def _rule(constraint: Constraint, options: Options, step_size: Any, dtype: Any) -> _Rule:
     if options.algorithm == "apgd":
-        return _adaptive(2 * constraint.radius(), options.steps)
+        return _adaptive(jnp.asarray(2 * constraint.radius(), dtype), options.steps)
     share = options.relative_step
     if step_size is None:
-        step_size = options.step_size if share is None else share * jnp.asarray(constraint.epsilon)
-    return {"pgd": _sign_descent, "momentum": _with_momentum}[options.algorithm](step_size)
+        step_size = options.step_size if share is None else share * constraint.radius()
+    return {"pgd": _sign_descent, "momentum": _with_momentum}[options.algorithm](jnp.asarray(step_size, dtype))
 
 
 def attack(
@@ -486,29 +495,32 @@ def _search(target, apply, x, starts, distance: Distance, constraint: Constraint
     """All searches: [s, ...] where they end, and [s] gradients computed. Search i is of example i modulo n."""
     n, searches = x.shape[0], starts.shape[0]
     steps = options.steps if steps is None else steps
-    rule, slots = _rule(constraint, options, step_size), min(options.batch_size, searches)
+    rule, slots = _rule(constraint, options, step_size, x.dtype), min(options.batch_size, searches)
     keep_best = options.iterate == "best"
     watched = options.early_exit and options.algorithm == "pgd"
     evaluations = steps + keep_best  # the last iterate must be looked at before it can be the best
 
     def gradient_at(at, goals):
         def total(at):
-            values = distance(apply(at), goals)
+            values = distance(apply(at), goals).astype(jnp.float32)
             return jnp.sum(values), values
 
         return jax.grad(total, has_aux=True)(at)
 
     def fresh(search, at):
-        zero, unknown = jnp.zeros_like(search), jnp.full(search.shape, jnp.inf, at.dtype)
-        best = _Best(at, unknown, jnp.zeros_like(at))
-        return _Slots(search, zero, zero + evaluations, at, rule.start(at), best, _watch(at) if watched else None)
+        zero, unknown = jnp.zeros_like(search), jnp.full(search.shape, jnp.inf, jnp.float32)
+        best = _Best(at, unknown, jnp.zeros_like(at)) if keep_best else None
+        watch = _watch(at) if watched else None
+        return _Slots(search, zero, zero + evaluations, at, rule.start(at), best, watch)
 
     def advance(slots: _Slots) -> _Slots:
         rows = slots.search % n  # an empty slot computes some example's step, which nobody will see
         anchors, goals = jax.tree.map(lambda a: a[rows], (x, target))
         lowest, highest = constraint.bounds(anchors)
         gradient, values = gradient_at(slots.at, goals)
-        best = _choose(values < slots.best.value, _Best(slots.at, values, gradient), slots.best)
+        best = slots.best
+        if best is not None:
+            best = _choose(values < best.value, _Best(slots.at, values, gradient), best)
         step = _Step(slots.at, values, gradient, best, slots.age, lambda at: jnp.clip(at, lowest, highest))
         at, memory = rule.move(slots.memory, step)
         age, end, watch = slots.age + 1, slots.end, slots.watch
@@ -522,7 +534,7 @@ def _search(target, apply, x, starts, distance: Distance, constraint: Constraint
         slots, waiting, found, iterations = carry
         slots = advance(slots)
         done = slots.age >= slots.end
-        ends = slots.best.at if keep_best else slots.at
+        ends = slots.at if slots.best is None else slots.best.at
 
         def refill(slots, found, iterations):
             to = jnp.where(done, slots.search, searches)  # past the end: dropped
