@@ -1,4 +1,4 @@
-"""What ``jaxunlearn robustness`` finds out about one unlearned model, or many seeds of it: named metrics, and what to read off.
+"""What ``jaxunlearn robustness`` finds out about one unlearned model, or many seeds of it: named metrics.
 
 Host side, without jax. A *condition* is what was done to the inputs: nothing ("clean"), or an attack of some strength.
 
