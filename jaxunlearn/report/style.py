@@ -101,7 +101,7 @@ PICTURES = """
 @media (prefers-color-scheme: dark) { :root { --red: #ff8d85; } }
 .right { color: var(--green); font-weight: 600; }
 .wrong { color: var(--red); font-weight: 600; }
-.back { color: var(--orange); font-weight: 600; }
+.case .back { color: var(--orange); font-weight: 600; }
 .cases { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 13.5rem), 1fr)); gap: 1.5rem 1.75rem;
   margin: 0.75rem 0 1.5rem; }
 .case figcaption { margin-bottom: 0.35rem; }
@@ -117,8 +117,15 @@ PICTURES = """
 .metrics > div { min-width: 0; }
 .metrics h3 { font-size: 1rem; letter-spacing: 0; }
 .metrics td { line-height: 1.3; }
+.dense { font-size: 0.85rem; }
+.dense th:not(:first-child), .dense td { padding-left: 0.4rem; padding-right: 0.4rem; }
+.dense tr > :last-child { padding-right: 0; }
+.dense tbody th.text { min-width: 5rem; }
+.value .small { font-weight: 400; letter-spacing: 0; }
 .results thead tr:first-child th.group { text-align: center; }
 tr.reference th, tr.reference td { color: var(--green); }
 td .small { display: block; }
+@media (max-width: 640px) { .metrics table { font-size: 0.78rem; } .metrics th, .metrics td { padding: 0.3rem 0.3rem; }
+  .metrics td .small { font-size: 0.92em; } .case { max-width: 18rem; } }
 @media print { .case, .metrics > div { break-inside: avoid; } .triple img { print-color-adjust: exact; } }
 """

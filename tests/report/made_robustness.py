@@ -98,7 +98,7 @@ def make_record(method, *, seeds=5, conditions=CONDITIONS, **changes):
         "method": method,
         "title": "digits",
         "task": "classification",
-        "scenario": "class 0 is to be forgotten",
+        "scenario": "class 0, 142 images",
         "conditions": list(conditions),
         "seeds": seeds,
         "metrics": metrics,

@@ -33,8 +33,8 @@ MANY = 20
 SEED: dict[str, Any] = {
     "linestyle": "none",
     "marker": "o",
-    "markersize": 3.6,
-    "alpha": 0.5,
+    "markersize": 4.4,
+    "alpha": 0.6,
     "markeredgewidth": 0,
     "zorder": 4,
 }
@@ -151,9 +151,7 @@ def _row(axes: Any, y: float, record: RobustnessRecord, condition: str, referenc
     colour, middle = _colour(record), 100 * (found[0].mean(found[1]) or 0.0)
     mark = None if reference is None or record.method == ORIGINAL else mean(reference, UA, condition)
     if mark is not None and record is not reference:
-        axes.plot(
-            [100 * mark, middle], [y, y], color=colour, linewidth=3.5, solid_capstyle="butt", alpha=0.35, zorder=3
-        )
+        axes.plot([100 * mark, middle], [y, y], color=colour, linewidth=3.5, solid_capstyle="butt", alpha=0.3, zorder=3)
         axes.plot([100 * mark], [y], clip_on=False, **MARK)
     seeds = found[0].by_seed(found[1])
     if len(seeds) > 1:
@@ -166,14 +164,19 @@ def _spoken(rows: Sequence[tuple[float, RobustnessRecord, str]]) -> str:
     return "; ".join(f"{clean(r.method)} {clean(c)}: {' ± '.join(filter(None, cell(r, UA, c, 1)))}" for _, r, c in rows)
 
 
-def curves(record: RobustnessRecord, reference: RobustnessRecord | None) -> list[Drawing | Missing]:
+def curves(records: Sequence[RobustnessRecord], record: RobustnessRecord) -> list[Drawing | Missing]:
     """One panel for each curve of a record: accuracy on the forgotten images against what was varied.
 
+    Retraining's is drawn beside where it has the same curve, and has panels of its own only where no other method has.
+
     Args:
+        records: Those of all methods.
         record: The method's.
-        reference: Retraining's, drawn beside where it has the same curve.
     """
-    return [_curve(name, record, None if reference is record else reference) for name in record.curves]
+    if record.method == REFERENCE:
+        others = {name for other in records if other is not record for name in other.curves}
+        return [_curve(name, record, None) for name in record.curves if name not in others]
+    return [_curve(name, record, find(records, REFERENCE)) for name in record.curves]
 
 
 def _points(record: RobustnessRecord | None, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:

@@ -13,11 +13,12 @@ from jaxunlearn.report.canvas import Drawing, Missing
 from jaxunlearn.report.load import finite, flatten
 from jaxunlearn.report.robustness import table, words
 from jaxunlearn.report.robustness.figures import curves, overview
-from jaxunlearn.report.robustness.load import REFERENCE, RobustDirectory, RobustMethod, find
+from jaxunlearn.report.robustness.load import REFERENCE, RobustDirectory, RobustMethod
 from jaxunlearn.report.robustness.pictures import gallery
+from jaxunlearn.report.section import maths
 from jaxunlearn.report.style import PICTURES
 from jaxunlearn.report.table import clean, duration
-from jaxunlearn.robustness import Metric, RobustnessRecord
+from jaxunlearn.robustness import CLEAN, Metric, RobustnessRecord
 
 
 def write_html(runs: Sequence[RobustDirectory], path: AnyPath) -> None:
@@ -67,11 +68,10 @@ def _run(index: int, run: RobustDirectory, runs: Sequence[RobustDirectory], titl
 def _head(run: RobustDirectory, title: str, records: Sequence[RobustnessRecord]) -> str:
     top = f"<h1>{escape(title)}</h1>" if title else f"<h2>{escape(_name(run))}</h2>"
     created = run.manifest.get("created")
-    meta = [table.subject(records), f"Attacked {clean(created)}" if created else ""]
     return (
         f'<header>\n{top}\n<p class="finding">{escape(words.finding(records))}</p>\n'
-        f'<p class="lead">{escape(words.lead(records))}</p>\n'
-        f'<p class="meta">{escape(". ".join(filter(None, meta)))}.</p>\n'
+        f'<p class="lead">{escape(f"{table.subject(records)}. {words.lead(records)}")}</p>\n'
+        + (f'<p class="meta">Attacked {escape(clean(created))}</p>\n' if created else "")
         + "".join(f'<p class="warn">Unexpected: {escape(text)}</p>\n' for text in table.surprises(records))
         + "</header>"
     )
@@ -82,7 +82,7 @@ def _values(record: RobustnessRecord, metric: str, condition: str, *, brackets: 
     bounds, found = words.interval(record, metric, condition), table.lookup(record, metric, condition)
     if not brackets or bounds is None or found is None:
         return entry
-    low, high = (table.text(found[0], bound) for bound in bounds)
+    low, high = (table.text(found[0], bound, 1) for bound in bounds)
     return f'{entry}<span class="small">[{low}, {high}]</span>'
 
 
@@ -104,41 +104,59 @@ def _results(records: Sequence[RobustnessRecord], prefix: str) -> str:
         rows.append(f"<tr{_row_class(record)}>{first}{cells}</tr>")
     notes = table.legend(records)[1 : -len(table.surprises(records)) or None]
     return (
-        f'<div class="scroll" role="region" aria-labelledby="{prefix}results" tabindex="0">\n<table class="results">\n'
+        f'<div class="scroll" role="region" aria-labelledby="{prefix}results" tabindex="0">\n<table class="results dense">\n'
         f"<thead><tr>{''.join(groups)}</tr><tr>{heads}</tr></thead>\n<tbody>{''.join(rows)}</tbody>\n</table>\n</div>\n"
-        + "".join(f'<p class="small">{escape(note)}</p>\n' for note in notes)
+        + "".join(f'<p class="small">{maths(note)}</p>\n' for note in notes)
     )
 
 
 def _metrics(records: Sequence[RobustnessRecord]) -> str:
-    blocks = "".join(_metric(metric, records) for metric in table.metrics(records))
+    """A table for each metric; those that only the unchanged images have share one."""
     several = any(record.seeds > 1 for record in records)
     note = "Mean ± standard deviation, and below it the 95% interval for the mean over seeds. " if several else ""
-    return f'<p class="small">{note}Shares in %.</p>\n<div class="metrics">{blocks}</div>'
+    once, blocks = [], []
+    for metric in table.metrics(records):
+        used = [c for c in table.conditions(records) if any(table.lookup(r, metric.name, c) for r in records)]
+        if used in ([], [CLEAN]):
+            once.append(metric)
+        else:
+            heads = [(clean(c), metric.name, c) for c in used]
+            blocks.append(_block(table.titled(metric), [_about(metric, records)], heads, records))
+    if once:
+        abouts = [f"{table.titled(metric)}: {_about(metric, records)}" for metric in once]
+        blocks.insert(0, _block("Without an attack", abouts, [(table.titled(m), m.name, CLEAN) for m in once], records))
+    return f'<p class="small">{note}Shares in %.</p>\n<div class="metrics">{"".join(blocks)}</div>'
 
 
-def _metric(metric: Metric, records: Sequence[RobustnessRecord]) -> str:
-    held = [r for r in records if any(table.lookup(r, metric.name, c) for c in r.conditions)]
-    label = clean(metric.label)
-    start = f"<div><h3>{escape(table.titled(metric))}</h3>"
-    if not held:
-        return f'{start}<p class="small">{escape(clean(metric.meaning))} No values.</p></div>'
-    used = [c for c in table.conditions(records) if any(table.lookup(r, metric.name, c) for r in held)]
-    about = (
-        f"{clean(metric.meaning).rstrip('.')}. {table.DIRECTIONS.get(metric.better, '').capitalize()}. "
-        f"{table.behind(records, metric.name)}."
-    )
-    heads = "".join(f'<th scope="col">{escape(clean(c))}</th>' for c in used)
+def _about(metric: Metric, records: Sequence[RobustnessRecord]) -> str:
+    meaning = f"{clean(metric.meaning).rstrip('.')}. {table.DIRECTIONS.get(metric.better, '').capitalize()}."
+    return f"{meaning} {table.behind(records, metric.name)}."
+
+
+def _block(
+    heading: str, abouts: Sequence[str], heads: Sequence[tuple[str, str, str]], records: Sequence[RobustnessRecord]
+) -> str:
+    """One table, methods down.
+
+    Args:
+        heading: Its heading.
+        abouts: Paragraphs above it.
+        heads: (heading, metric, condition) of each column.
+        records: Those without any of the values are left out.
+    """
+    held = [r for r in records if any(table.lookup(r, metric, condition) for _, metric, condition in heads)]
+    columns = "".join(f'<th scope="col">{escape(head)}</th>' for head, _, _ in heads)
     rows = "".join(
         f'<tr{_row_class(r)}><th scope="row" class="text">{escape(clean(r.method))}</th>'
-        + "".join(f"<td>{_values(r, metric.name, c, brackets=True)}</td>" for c in used)
+        + "".join(f"<td>{_values(r, metric, condition, brackets=True)}</td>" for _, metric, condition in heads)
         + "</tr>"
         for r in held
     )
     return (
-        f'{start}<p class="small">{escape(about)}</p><div class="scroll" role="region" aria-label="{escape(label)}" '
-        f'tabindex="0"><table><thead><tr><th scope="col" class="text">method</th>{heads}</tr></thead>'
-        f"<tbody>{rows}</tbody></table></div></div>"
+        f"<div><h3>{escape(heading)}</h3>"
+        + "".join(f'<p class="small">{maths(about)}</p>' for about in abouts)
+        + f'<div class="scroll" role="region" aria-label="{escape(heading)}" tabindex="0"><table><thead><tr>'
+        f'<th scope="col" class="text">method</th>{columns}</tr></thead><tbody>{rows}</tbody></table></div></div>'
     )
 
 
@@ -149,7 +167,7 @@ def _guide(records: Sequence[RobustnessRecord]) -> str:
 
 def _method(name: str, method: RobustMethod, run: RobustDirectory) -> str:
     record, condition = method.record, words.strongest([method.record])
-    panels = curves(record, find(run.records, REFERENCE))
+    panels = curves(run.records, record)
     for panel in panels:
         if isinstance(panel, Drawing):
             panel.write_png(method.directory / "figures" / f"{panel.name}.png")
@@ -160,12 +178,12 @@ def _method(name: str, method: RobustMethod, run: RobustDirectory) -> str:
     times = ", ".join(f"{clean(k)} {duration(v)} s" for k, v in record.seconds.items() if finite(v) is not None)
     rates = ", ".join(f"{v:,.4g} {clean(k)} a second" for k, v in record.throughput.items() if finite(v) is not None)
     notes = [*record.notes, *missing, *gone, *method.absent]
-    facts = [*flatten(record.settings), ("time", times), ("attack, throughput", rates)]
+    facts = [*(flatten(record.settings) if record.settings else []), ("time", times), ("attack, throughput", rates)]
     return "\n".join(
         [
             f'<section class="method" aria-labelledby="{name}">',
-            f'<header><h3 id="{name}">{escape(clean(record.method))}</h3><span class="value">UA {escape(value)}%'
-            f"</span></header>",
+            f'<header><h3 id="{name}">{escape(clean(record.method))}</h3><span class="value">'
+            f'<span class="small">UA {escape(clean(condition))}</span> {escape(value)}%</span></header>',
             f"<p>{escape(words.verdict(record, run.records))}</p>",
             *(f'<p class="warn">Unexpected: {escape(clean(text))}</p>' for text in record.surprises()),
             f'<div class="panels">{drawn}</div>' if drawn else "",

@@ -8,13 +8,30 @@ from html import escape
 
 import numpy as np
 
-from jaxunlearn.report.robustness.load import Attacked, Targets
+from jaxunlearn.report.robustness.load import REFERENCE, Attacked, Targets
 from jaxunlearn.report.robustness.words import under
 from jaxunlearn.report.table import clean
 
 FORGOTTEN, UNSEEN = 6, 2
 PIXELS = 8 * 96 * 96
 """About as many pixels of a method are shown at most; larger images are shown less often."""
+
+
+OUTCOMES = {
+    True: {
+        (False, False): "stays gone",
+        (False, True): "brought back",
+        (True, False): "gone under attack",
+        (True, True): "never gone",
+    },
+    False: {
+        (False, False): "not recognised",
+        (False, True): "recognised under attack",
+        (True, False): "not recognised under attack",
+        (True, True): "recognised",
+    },
+}
+"""Whether the model had seen the image -> (right before, right under attack) -> in words."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,41 +157,27 @@ def gallery(method: str, targets: Targets, attacked: Attacked, condition: str) -
 def _card(method: str, targets: Targets, case: Case, factor: float) -> str:
     truth = clean(targets.name(int(targets.labels[case.place])))
     member = bool(targets.is_member[case.place])
-    kind = "forgotten" if member else "unseen"
+    outcome = OUTCOMES[member and method != REFERENCE][case.before.right, case.after.right]
+    kind, css = ("forgotten" if member else "unseen"), (' class="back"' if outcome == "brought back" else "")
     what = f"{kind} image of class {truth}"
+    change = 0.5 + factor * (case.attacked - case.image)
     pictures = (
-        (case.image, f"{what}", "image"),
-        (
-            0.5 + factor * (case.attacked - case.image),
-            f"the attack’s change to the {what}, {factor:g} times",
-            f"change ×{factor:g}",
-        ),
+        (case.image, what, "image"),
+        (change, f"the attack’s change to the {what}, {factor:g} times", f"change ×{factor:g}"),
         (case.attacked, f"the {what} under attack", "attacked"),
     )
     cells = "".join(
         f'<div><img src="{png(image)}" alt="{escape(alt)}"><span>{escape(below)}</span></div>'
         for image, alt, below in pictures
     )
-    said = (
-        ("original, image", case.original),
-        (f"{clean(method)}, image", case.before),
-        (f"{clean(method)}, attacked", case.after),
-    )
+    name = clean(method)
+    said = (("original", case.original), (name, case.before), (f"{name}, attacked", case.after))
     lines = "".join(f"<dt>{escape(who)}</dt><dd>{_said(targets, value)}</dd>" for who, value in said)
     return (
-        f'<figure class="case"><figcaption><strong>{escape(truth)}</strong>{kind}, row {int(targets.rows[case.place])}: '
-        f'<span class="{"back" if _outcome(case) == BACK else ""}">{_outcome(case)}</span></figcaption>\n'
+        f'<figure class="case"><figcaption><strong{css}>{outcome}</strong>class {escape(truth)}, {kind}, row '
+        f"{int(targets.rows[case.place])}</figcaption>\n"
         f'<div class="triple">{cells}</div><dl>{lines}</dl></figure>'
     )
-
-
-BACK = "brought back"
-
-
-def _outcome(case: Case) -> str:
-    if case.before.right:
-        return "never gone" if case.after.right else "recognised only without the attack"
-    return BACK if case.after.right else "stays away"
 
 
 def _said(targets: Targets, value: Answer) -> str:

@@ -141,7 +141,8 @@ def reference_note(records: Sequence[RobustnessRecord]) -> str:
 
 def subject(records: Sequence[RobustnessRecord]) -> str:
     """What was attacked and what was to be forgotten, one line."""
-    return "; ".join(dict.fromkeys(": ".join(filter(None, map(clean, (r.title, r.scenario)))) for r in records))
+    parts = ((clean(r.title), f"to be forgotten: {clean(r.scenario)}" if r.scenario else "") for r in records)
+    return "; ".join(dict.fromkeys(", ".join(filter(None, pair)) for pair in parts))
 
 
 def surprises(records: Sequence[RobustnessRecord]) -> list[str]:

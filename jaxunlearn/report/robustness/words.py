@@ -102,11 +102,12 @@ def lead(records: Sequence[RobustnessRecord]) -> str:
     compared = beyond(records, condition)
     if compared is not None:
         names, total = compared
-        which = f"{len(names)} of {total} methods ({join(names)})" if names else f"None of {total} methods"
-        verb = "is" if len(names) < 2 else "are"
+        who = f" ({join(names)})" if len(names) < total else ""
+        more = f"more of them than retraining does {under(condition)}"
         parts.append(
-            f"{which} {verb} recognised more often than retraining {under(condition)}, with 95% intervals over seeds that do "
-            "not overlap."
+            f"{len(names)} of {total} methods{who} recognise {more}; the 95% intervals over seeds lie apart."
+            if names
+            else f"No method recognises {more}, as far as the 95% intervals over seeds can tell."
         )
     if find(records, REFERENCE) is None:
         parts.append(reference_note(records))
@@ -122,15 +123,14 @@ def verdict(record: RobustnessRecord, records: Sequence[RobustnessRecord]) -> st
             continue
         reference = None if record.method in (REFERENCE, ORIGINAL) else _reference(records, condition)
         beside = "" if reference is None else f" ({REFERENCE} {share(reference)})"
-        parts.append(f"{under(condition)} {share(value)}{beside}")
+        parts.append(f"{share(value)} {under(condition)}{beside}")
     if not parts:
         return "It was not asked to classify the images that were to be forgotten."
     text = f"Of the images that were to be forgotten it recognises {join(parts)}."
     if record.method == ORIGINAL:
         return f"The models before unlearning. {text}"
     if record.method == REFERENCE:
-        start, end = "Trained anew without those images.", "It did not learn that from them."
-        return f"{start} {text} {end}"
+        return f"Trained anew without those images: the reference. {text}"
     return text
 
 
