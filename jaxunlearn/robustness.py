@@ -20,6 +20,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from scipy import stats
 
 from jaxunlearn._validate import InputError, require
@@ -64,7 +65,7 @@ class Metric:
     def sd(self, condition: int) -> float | None:
         """Standard deviation over all repeats (with n - 1), or None of fewer than two."""
         values = self.values[condition]
-        return float(stats.tstd(values)) if len(values) > 1 else None
+        return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
     def by_seed(self, condition: int) -> list[float]:
         """The mean of each seed's repeats."""

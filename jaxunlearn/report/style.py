@@ -117,10 +117,12 @@ PICTURES = """
 .metrics > div { min-width: 0; }
 .metrics h3 { font-size: 1rem; letter-spacing: 0; }
 .metrics td { line-height: 1.3; }
-.dense { font-size: 0.85rem; }
+.dense { font-size: 0.85rem; line-height: 1.35; }
 .dense th:not(:first-child), .dense td { padding-left: 0.4rem; padding-right: 0.4rem; }
 .dense tr > :last-child { padding-right: 0; }
 .dense tbody th.text { min-width: 5rem; }
+@media print, (max-width: 640px) { .dense .sd { display: block; color: var(--muted); } }
+@media print { .scroll { overflow: visible; background: none; } .dense { font-size: 0.78rem; } }
 .value .small { font-weight: 400; letter-spacing: 0; }
 .results thead tr:first-child th.group { text-align: center; }
 tr.reference th, tr.reference td { color: var(--green); }

@@ -78,7 +78,8 @@ def _head(run: RobustDirectory, title: str, records: Sequence[RobustnessRecord])
 
 
 def _values(record: RobustnessRecord, metric: str, condition: str, *, brackets: bool = False) -> str:
-    entry = escape(" ± ".join(filter(None, table.cell(record, metric, condition))))
+    middle, spread = map(escape, table.cell(record, metric, condition))
+    entry = middle + (f'<span class="sd"> ± {spread}</span>' if spread else "")
     bounds, found = words.interval(record, metric, condition), table.lookup(record, metric, condition)
     if not brackets or bounds is None or found is None:
         return entry
