@@ -152,16 +152,16 @@ def write_run(path, *, seeds=5, conditions=CONDITIONS, methods=tuple(UA), side=8
             continue
         shares = (UA[method] * 2)[: len(conditions)]
         saved = np.array([*range(8), 12, 13, 14])
-        attacked = []
+        attacked = [np.zeros((1, 0, len(saved), side, side, channels))]
         for condition in conditions[1:]:
             radius = 1.0 if condition == "unbounded" else float(condition.split("/")[0]) / 255
             steps = radius * rng.choice([-1, 1], (1, len(saved), side, side, channels))
-            attacked.append(np.clip(images[saved] + steps, 0, 1))
+            attacked.append(np.clip(images[saved] + steps, 0, 1)[:, None])
         write_npz(
             path / method / "attacked.npz",
             conditions=np.array(conditions),
             logits=np.stack([[logits_for(rng, labels, s) for s in shares] for _ in range(seeds)]),
-            images=np.stack(attacked, axis=1).astype(np.float32),
+            images=np.concatenate(attacked, axis=1).astype(np.float32),
             saved=saved,
             iterations=np.full((seeds, len(conditions) - 1, count), 20),
         )
