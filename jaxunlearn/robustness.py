@@ -1,4 +1,4 @@
-"""What ``jaxunlearn robustness`` finds out about one unlearned model, or many seeds of it: named metrics, and what to read off.
+"""What ``jaxunlearn robustness`` finds out about one unlearned model, or many seeds of it: named metrics.
 
 Host side, without jax. A *condition* is what was done to the inputs: nothing ("clean"), or an attack of some strength.
 
@@ -20,6 +20,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from scipy import stats
 
 from jaxunlearn._validate import InputError, require
@@ -64,7 +65,7 @@ class Metric:
     def sd(self, condition: int) -> float | None:
         """Standard deviation over all repeats (with n - 1), or None of fewer than two."""
         values = self.values[condition]
-        return float(stats.tstd(values)) if len(values) > 1 else None
+        return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
     def by_seed(self, condition: int) -> list[float]:
         """The mean of each seed's repeats."""

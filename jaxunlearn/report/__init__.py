@@ -6,17 +6,18 @@ Host only: NumPy, and matplotlib once something is drawn.
 from collections.abc import Sequence
 
 from jaxunlearn._paths import AnyPath, as_path
-from jaxunlearn._validate import not_empty
+from jaxunlearn._validate import not_empty, require
 from jaxunlearn.report.table import render, render_markdown
+from jaxunlearn.robustness import FILE
 
 __all__ = ["render", "render_markdown", "write_report"]
 
 
 def write_report(directories: Sequence[AnyPath | str], *, out: AnyPath | str | None = None) -> tuple[str, AnyPath]:
-    """Writes DIR/<method>/figures/*.png, DIR/overview.png and the page for one or more run directories.
+    """Writes the figures (DIR/<method>/figures/*.png, DIR/overview.png) and the page for one or more run directories.
 
     Args:
-        directories: Run directories, in the order to be shown.
+        directories: Run directories of audits, or of robustness runs, in the order to be shown.
         out: The page; by default report.html in the directory or, of several, report-together.html in the first, so that
             the first one's own page stays.
 
@@ -24,16 +25,40 @@ def write_report(directories: Sequence[AnyPath | str], *, out: AnyPath | str | N
         (the table for a terminal, the path of the page).
 
     Raises:
-        InputError: A directory is missing, or holds no bound.json or a broken one.
+        InputError: A directory is missing, holds no results or broken ones, or both kinds are among them.
     """
+    not_empty("directories", directories)
+    paths = [as_path(directory) for directory in directories]
+    name = "report.html" if len(paths) == 1 else "report-together.html"
+    page = as_path(out) if out is not None else paths[0] / name
+    attacked = [path for path in paths if any(path.glob(f"*/{FILE}"))]
+    audited = [path for path in paths if path not in attacked or any(path.glob("*/bound.json"))]
+    require(
+        not attacked or not audited,
+        f"Expected directories of one kind; {', '.join(map(str, attacked))} holds {FILE} and "
+        f"{', '.join(map(str, audited))} does not, or holds bound.json; make a page of each kind.",
+    )
+    return (_write_robustness if attacked else _write_audits)(paths, page), page
+
+
+def _write_robustness(paths: Sequence[AnyPath], page: AnyPath) -> str:
+    from jaxunlearn.report import robustness
+    from jaxunlearn.report.robustness.load import load_robustness
+    from jaxunlearn.report.robustness.page import write_html
+
+    runs = [load_robustness(path) for path in paths]
+    write_html(runs, page)
+    return "\n\n".join(robustness.render(run.records) for run in runs)
+
+
+def _write_audits(paths: Sequence[AnyPath], page: AnyPath) -> str:
     from jaxunlearn.report.canvas import Drawing
     from jaxunlearn.report.figures import method_figures
     from jaxunlearn.report.load import load_directory
     from jaxunlearn.report.overview import overview
     from jaxunlearn.report.page import write_html
 
-    not_empty("directories", directories)
-    runs = [load_directory(as_path(directory)) for directory in directories]
+    runs = [load_directory(path) for path in paths]
     methods = [method for run in runs for method in run.methods]
     records = [method.record for method in methods]
     figures = [method_figures(method) for method in methods]
@@ -45,7 +70,5 @@ def write_report(directories: Sequence[AnyPath | str], *, out: AnyPath | str | N
     for run in runs:
         own = wide if len(runs) == 1 else overview([method.record for method in run.methods])
         own.write_png(run.path / "overview.png")
-    name = "report.html" if len(runs) == 1 else "report-together.html"
-    path = as_path(out) if out is not None else runs[0].path / name
-    write_html(runs, figures, (wide, overview(records, narrow=True)), path)
-    return render(records), path
+    write_html(runs, figures, (wide, overview(records, narrow=True)), page)
+    return render(records)

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -87,7 +87,8 @@ def _load_scores(path: AnyPath) -> ScoreRecord:
     return scores
 
 
-def _optional(read: Any, path: AnyPath, absent: list[str], default: Any) -> Any:
+def optional(read: Callable[[AnyPath], Any], path: AnyPath, absent: list[str], default: Any) -> Any:
+    """Reads a file that may be missing or damaged: then the default, with a sentence added to ``absent``."""
     if not path.exists():
         absent.append(f"There is no {path.name}.")
         return default
@@ -96,6 +97,15 @@ def _optional(read: Any, path: AnyPath, absent: list[str], default: Any) -> Any:
     except InputError as error:
         absent.append(f"{path.name} was left out: {error}")
         return default
+
+
+def read_manifest(path: AnyPath, absent: list[str]) -> dict[str, Any]:
+    """What DIR/manifest.json holds; {} when that is nothing, with a sentence added to ``absent``."""
+    manifest = optional(read_json, path / "manifest.json", absent, {})
+    if isinstance(manifest, dict):
+        return manifest
+    absent.append("manifest.json was left out: it does not hold an object.")
+    return {}
 
 
 def load_method(directory: AnyPath) -> Method:
@@ -108,8 +118,8 @@ def load_method(directory: AnyPath) -> Method:
     return Method(
         directory=directory,
         record=_load_record(directory / "bound.json"),
-        scores=_optional(_load_scores, directory / "scores.npz", absent, None),
-        evaluation=_optional(partial(read_npz, sealed=True), directory / "evaluation.npz", absent, {}),
+        scores=optional(_load_scores, directory / "scores.npz", absent, None),
+        evaluation=optional(partial(read_npz, sealed=True), directory / "evaluation.npz", absent, {}),
         absent=absent,
     )
 
@@ -133,13 +143,11 @@ def load_directory(path: AnyPath) -> RunDirectory:
     found = sorted(child.parent for child in path.glob("*/bound.json"))
     require(
         len(found) > 0,
-        f"Expected at least one <method>/bound.json under {path}, found none; finish the audit or bound that writes there.",
+        f"Expected at least one <method>/robustness.json or <method>/bound.json under {path}, found none; finish the command "
+        "that writes there.",
     )
     absent: list[str] = []
-    manifest = _optional(read_json, path / "manifest.json", absent, {})
-    if not isinstance(manifest, dict):
-        absent.append("manifest.json was left out: it does not hold an object.")
-        manifest = {}
+    manifest = read_manifest(path, absent)
     methods = [load_method(directory) for directory in found]
     order = {name: i for i, name in reversed(list(enumerate(_manifest_order(manifest))))}
 

@@ -11,10 +11,10 @@ from jaxunlearn.report import words
 from jaxunlearn.report.canvas import Drawing, Missing
 from jaxunlearn.report.figures import method_figures
 from jaxunlearn.report.load import RunDirectory, flatten, load_directory
+from jaxunlearn.report.markup import document, occasion, pairs, versions, wide_figure
 from jaxunlearn.report.overview import overview
 from jaxunlearn.report.savings import savings
 from jaxunlearn.report.section import maths, method_section
-from jaxunlearn.report.style import CSS
 from jaxunlearn.report.table import ABSENT, cells, clean, columns, labels, settings
 
 
@@ -60,7 +60,7 @@ def write_html(
     body = "\n".join(
         [
             _head(title, runs, records),
-            _overview(*overviews),
+            wide_figure(*overviews),
             _results(records),
             _guide(records),
             '<section aria-labelledby="methods"><h2 id="methods">Method by method</h2>',
@@ -69,12 +69,7 @@ def write_html(
             _provenance(runs),
         ]
     )
-    html = (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape(title)}</title>\n'
-        f"<style>{CSS}</style>\n</head>\n<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
-    )
-    write_bytes(as_path(path), html.encode())
+    write_bytes(as_path(path), document(title, body).encode())
     return as_path(path)
 
 
@@ -91,15 +86,6 @@ def _head(title: str, runs: Sequence[RunDirectory], records: Sequence[BoundRecor
         f'<header>\n<h1>{escape(title)}</h1>\n<p class="finding">{maths(words.finding(records))}</p>\n'
         f'<p class="lead">{maths(words.lead(records))}</p>\n'
         f'<p class="meta">{escape(". ".join(m for m in meta if m))}</p>\n</header>'
-    )
-
-
-def _overview(wide: Drawing, narrow: Drawing) -> str:
-    return (
-        "<figure "
-        f'class="overview">\n<figcaption><strong>{escape(wide.title)}</strong>{escape(wide.caption)}</figcaption>\n'
-        f'<div class="wide">{wide.svg("overview-wide")}</div>\n<div '
-        f'class="narrow">{narrow.svg("overview-narrow")}</div>\n</figure>'
     )
 
 
@@ -145,18 +131,12 @@ def _provenance(runs: Sequence[RunDirectory]) -> str:
         counts = manifest.get("runs")
         if isinstance(counts, dict):
             facts.append(("runs", ", ".join(f"{v} {k}" for k, v in counts.items())))
-        facts += [
-            (k.replace("_", " "), manifest[k])
-            for k in ("created", "device", "processes", "wall_seconds")
-            if manifest.get(k) is not None
-        ]
+        facts += occasion(manifest)
         population = manifest.get("population")
         if isinstance(population, dict):
             facts.append(("population", ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in population.items())))
         facts += [("not computed again", line) for line in savings(run)]
-        versions = manifest.get("versions")
-        if isinstance(versions, dict):
-            facts.append(("versions", ", ".join(f"{k} {v}" for k, v in versions.items())))
+        facts += versions(manifest)
         facts.append(("files", ", ".join(f for f in ("manifest.json", "signs.npz") if (run.path / f).exists())))
         kept: dict[str, list[str]] = {}
         for method in run.methods:
@@ -167,22 +147,14 @@ def _provenance(runs: Sequence[RunDirectory]) -> str:
             ]
             kept.setdefault(", ".join(found), []).append(f"{method.directory.name}/")
         facts += [(files, "in " + ", ".join(places)) for files, places in kept.items()]
-        blocks.append(f"<h3>{escape(name)}</h3>{_pairs([(k, clean(str(v))) for k, v in facts if v])}")
+        blocks.append(f"<h3>{escape(name)}</h3>{pairs([(k, clean(str(v))) for k, v in facts if v])}")
         for key, heading in (("preregistration", "Preregistration"), ("config", "Configuration")):
             if manifest.get(key):
-                blocks.append(f"<details><summary>{heading}</summary>{_pairs(flatten(manifest[key]))}</details>")
+                blocks.append(f"<details><summary>{heading}</summary>{pairs(flatten(manifest[key]))}</details>")
         gone = [k for k in ("config", "versions", "device", "preregistration") if not manifest.get(k)]
         absent = [*run.absent, *([f"Not recorded: {', '.join(gone)}."] if gone and not run.absent else [])]
         blocks += [f'<p class="small">{escape(clean(text))}</p>' for text in absent]
     return (
         f'<section aria-labelledby="provenance"><h2 id="provenance">Provenance</h2>\n{"".join(blocks)}\n'
         f'<p class="meta">Written by jaxunlearn {escape(__version__)}.</p></section>'
-    )
-
-
-def _pairs(pairs: Sequence[tuple[str, str]]) -> str:
-    return (
-        '<dl class="pairs">'
-        + "".join(f"<dt>{escape(clean(k))}</dt><dd>{escape(clean(v))}</dd>" for k, v in pairs)
-        + "</dl>"
     )

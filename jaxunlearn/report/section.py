@@ -8,6 +8,7 @@ from jaxunlearn.records import BoundRecord
 from jaxunlearn.report import words
 from jaxunlearn.report.canvas import Drawing, Missing
 from jaxunlearn.report.load import Method, finite
+from jaxunlearn.report.markup import panel
 from jaxunlearn.report.table import ABSENT, accuracy, clean, duration, lower, number
 
 ACCURACIES = {
@@ -41,7 +42,7 @@ def method_section(index: int, method: Method, name: str, panels: Sequence[Drawi
         panels: Its figures.
     """
     record = method.record
-    drawn = "\n".join(_panel(p, f"m{index}-{p.name}") for p in panels if isinstance(p, Drawing))
+    drawn = "\n".join(panel(p, f"m{index}-{p.name}") for p in panels if isinstance(p, Drawing))
     missing = "".join(f"<li>{escape(p.title)}: {escape(p.reason)}</li>" for p in panels if isinstance(p, Missing))
     notes = [*record.notes, *method.absent]
     return "\n".join(
@@ -79,11 +80,6 @@ def _design(record: BoundRecord) -> str:
         f"ζ = {record.zeta:g}",
     ]
     return " · ".join(parts)
-
-
-def _panel(panel: Drawing, prefix: str) -> str:
-    caption = f"<figcaption><strong>{escape(panel.title)}</strong>{escape(panel.caption)}</figcaption>"
-    return f"<figure>{caption}\n{panel.svg(prefix)}</figure>"
 
 
 def _bounds(record: BoundRecord) -> str:

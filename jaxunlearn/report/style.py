@@ -95,3 +95,39 @@ code { font: 0.92em var(--mono); overflow-wrap: anywhere; }
 @media print { main { max-width: none; padding: 0; } .panels figure, tr { break-inside: avoid; }
   details > * { display: block; } }
 """
+
+PICTURES = """
+:root { --red: #b3261e; }
+@media (prefers-color-scheme: dark) { :root { --red: #ff8d85; } }
+.right { color: var(--green); font-weight: 600; }
+.wrong { color: var(--red); font-weight: 600; }
+.case .back { color: var(--orange); font-weight: 600; }
+.cases { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 13.5rem), 1fr)); gap: 1.5rem 1.75rem;
+  margin: 0.75rem 0 1.5rem; }
+.case figcaption { margin-bottom: 0.35rem; }
+.triple { display: grid; grid-template-columns: repeat(3, 1fr); gap: 0.35rem; max-width: 17rem; }
+.triple img { display: block; width: 100%; image-rendering: pixelated; border: 1px solid var(--rule); }
+.triple span { display: block; font-size: 0.75rem; color: var(--muted); line-height: 1.3; margin-top: 0.15rem; }
+.case dl { display: grid; grid-template-columns: minmax(0, max-content) max-content; gap: 0 0.75rem; font-size: 0.8rem;
+  margin: 0.3rem 0 0; font-variant-numeric: tabular-nums; }
+.case dt { color: var(--muted); overflow-wrap: anywhere; }
+.case dd { margin: 0; }
+.metrics { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1.75rem 2.5rem;
+  align-items: start; }
+.metrics > div { min-width: 0; }
+.metrics h3 { font-size: 1rem; letter-spacing: 0; }
+.metrics td { line-height: 1.3; }
+.dense { font-size: 0.85rem; line-height: 1.35; }
+.dense th:not(:first-child), .dense td { padding-left: 0.4rem; padding-right: 0.4rem; }
+.dense tr > :last-child { padding-right: 0; }
+.dense tbody th.text { min-width: 5rem; }
+@media print, (max-width: 640px) { .dense .sd { display: block; color: var(--muted); } }
+@media print { .scroll { overflow: visible; background: none; } .dense { font-size: 0.78rem; } }
+.value .small { font-weight: 400; letter-spacing: 0; }
+.results thead tr:first-child th.group { text-align: center; }
+tr.reference th, tr.reference td { color: var(--green); }
+td .small { display: block; }
+@media (max-width: 640px) { .metrics table { font-size: 0.78rem; } .metrics th, .metrics td { padding: 0.3rem 0.3rem; }
+  .metrics td .small { font-size: 0.92em; } .case { max-width: 18rem; } }
+@media print { .case, .metrics > div { break-inside: avoid; } .triple img { print-color-adjust: exact; } }
+"""

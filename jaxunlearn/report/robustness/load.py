@@ -1,0 +1,190 @@
+"""Reads run directories of ``jaxunlearn robustness``: optional files that are absent or damaged are noted, others refused."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxunlearn._paths import AnyPath
+from jaxunlearn._validate import InputError, require
+from jaxunlearn.records import read_json, read_npz
+from jaxunlearn.report.load import optional, read_manifest
+from jaxunlearn.robustness import FILE, RobustnessRecord
+
+ORIGINAL, REFERENCE = "original", "retrain"
+"""The models before unlearning, and the method that every other is held against."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Targets:
+    """What is attacked: targets.npz.
+
+    Attributes:
+        images: [n, h, w, c] in [0, 1]; the forgotten ones first, then unseen ones of the same kind.
+        labels: [n] true classes.
+        rows: [n] row numbers in their source.
+        is_member: [n], whether the example was trained on and forgotten.
+        logits: [seeds, n, classes] of the original models.
+        class_names: Names of the classes, possibly none.
+    """
+
+    images: np.ndarray
+    labels: np.ndarray
+    rows: np.ndarray
+    is_member: np.ndarray
+    logits: np.ndarray
+    class_names: list[str]
+
+    def name(self, label: int) -> str:
+        """The name of a class, or its number."""
+        return self.class_names[label] if 0 <= label < len(self.class_names) else str(label)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Attacked:
+    """What a method's models say, and attacked images: attacked.npz.
+
+    Attributes:
+        conditions: "clean" first; E attacks.
+        logits: [seeds, E + 1, n, classes].
+        images: [first seeds, E, saved images, h, w, c].
+        saved: [saved images] places in the targets.
+    """
+
+    conditions: list[str]
+    logits: np.ndarray
+    images: np.ndarray
+    saved: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RobustMethod:
+    """One method: what DIR/<method>/ holds.
+
+    Attributes:
+        directory: DIR/<method>.
+        record: Its metrics.
+        attacked: Its answers and pictures, or None.
+        absent: Sentences that say what was left out, and why.
+    """
+
+    directory: AnyPath
+    record: RobustnessRecord
+    attacked: Attacked | None = None
+    absent: list[str] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RobustDirectory:
+    """One run: the manifest, what was attacked, and the methods.
+
+    Attributes:
+        path: DIR.
+        manifest: manifest.json, {} when there is none.
+        targets: What was attacked, or None.
+        methods: The original models first, then in the order in which the methods were asked for.
+        absent: Sentences on what was left out.
+    """
+
+    path: AnyPath
+    manifest: dict[str, Any]
+    targets: Targets | None
+    methods: list[RobustMethod]
+    absent: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def records(self) -> list[RobustnessRecord]:
+        """The records of all methods."""
+        return [method.record for method in self.methods]
+
+
+def find(records: Sequence[RobustnessRecord], name: str) -> RobustnessRecord | None:
+    """The record of a method, or None."""
+    return next((record for record in records if record.method == name), None)
+
+
+def _load_record(path: AnyPath) -> RobustnessRecord:
+    data = read_json(path, "give the same command again, and the metrics are computed again")
+    require(isinstance(data, Mapping), f"Expected an object in {path}; delete it and run the command again.")
+    try:
+        return RobustnessRecord.from_json(data)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _take(arrays: Mapping[str, np.ndarray], *names: str) -> list[np.ndarray]:
+    gone = [name for name in names if name not in arrays]
+    require(not gone, f"it lacks {', '.join(gone)}.")
+    return [arrays[name] for name in names]
+
+
+def _load_targets(path: AnyPath) -> Targets:
+    images, labels, rows, is_member, logits, names = _take(
+        read_npz(path, sealed=True), "images", "labels", "rows", "is_member", "logits", "class_names"
+    )
+    fits = images.ndim == 4 and logits.ndim == 3 and logits.shape[1] == len(images) > 0
+    require(
+        fits and all(array.shape == images.shape[:1] for array in (labels, rows, is_member)),
+        f"its images {images.shape}, labels {labels.shape}, rows {rows.shape}, is_member {is_member.shape} and logits "
+        f"{logits.shape} do not match.",
+    )
+    return Targets(
+        images=images, labels=labels, rows=rows, is_member=is_member, logits=logits, class_names=[str(n) for n in names]
+    )
+
+
+def load_attacked(path: AnyPath, targets: Targets) -> Attacked:
+    """Reads attacked.npz.
+
+    Raises:
+        InputError: It is missing, damaged, or does not fit the targets.
+    """
+    conditions, logits, images, saved = _take(read_npz(path, sealed=True), "conditions", "logits", "images", "saved")
+    names, count = [str(c) for c in conditions], len(targets.images)
+    require(
+        logits.ndim == 4
+        and logits.shape[1:] == (len(names), count, targets.logits.shape[2])
+        and images.ndim == 6
+        and len(images) <= len(logits)
+        and images.shape[1:] == (len(names) - 1, len(saved), *targets.images.shape[1:])
+        and bool(np.all((saved >= 0) & (saved < count))),
+        f"its logits {logits.shape}, images {images.shape} and places {saved.shape} do not fit {len(names)} conditions and "
+        f"the {count} images of targets.npz.",
+    )
+    return Attacked(conditions=names, logits=logits, images=images, saved=saved)
+
+
+def _load_method(directory: AnyPath, targets: Targets | None) -> RobustMethod:
+    absent: list[str] = []
+    record, attacked = _load_record(directory / FILE), None
+    if record.method != ORIGINAL and targets is not None:
+        attacked = optional(lambda path: load_attacked(path, targets), directory / "attacked.npz", absent, None)
+    return RobustMethod(directory=directory, record=record, attacked=attacked, absent=absent)
+
+
+def load_robustness(path: AnyPath) -> RobustDirectory:
+    """Reads a run directory.
+
+    Raises:
+        InputError: It does not exist, holds no robustness.json, or one that is broken.
+    """
+    found = sorted(child.parent for child in path.glob(f"*/{FILE}"))
+    require(
+        len(found) > 0,
+        f"Expected at least one <method>/{FILE} under {path}, found none; finish the command that writes there.",
+    )
+    absent: list[str] = []
+    manifest = read_manifest(path, absent)
+    targets = optional(_load_targets, path / "targets.npz", absent, None)
+    methods = [_load_method(directory, targets) for directory in found]
+    asked = manifest.get("asked")
+    order = [ORIGINAL, *(map(str, asked) if isinstance(asked, list) else [])]
+
+    def rank(method: RobustMethod) -> tuple[int, str]:
+        name = method.record.method
+        return (order.index(name) if name in order else len(order)), name
+
+    return RobustDirectory(
+        path=path, manifest=manifest, targets=targets, methods=sorted(methods, key=rank), absent=absent
+    )
