@@ -9,6 +9,7 @@ from jaxunlearn.attack import shadow
 from jaxunlearn.pipeline.robustness.config import Robustness
 from jaxunlearn.pipeline.robustness.stages import Arrays
 from jaxunlearn.pipeline.robustness.study import Study
+from jaxunlearn.records import as_json
 from jaxunlearn.robustness import Metric
 
 
@@ -109,7 +110,7 @@ def recovery(
     forgotten, unseen = slice(forget), slice(forget, None)
     metrics = [
         accuracy("ua", "UA", "Accuracy on the forget set.", "lower", forgotten, logits, headline=True),
-        *_membership(logits, labels, forget, controls, conditions, attacks, kind),
+        *_membership(logits, labels, forget, controls, conditions, attacks),
         accuracy(
             "ua_control",
             "UA (control)",
@@ -138,18 +139,23 @@ _MEMBERSHIP = {
     "control": (
         "mia_control",
         "MIA (control)",
-        "Share of unseen images, attacked in the same way, that it calls members: an attack that calls everything a member has "
-        "a recall of 100% and no merit.",
+        "Share of unseen images, attacked in the same way, that it calls members: an attack that calls everything a member "
+        "has a recall of 100% and no merit.",
         "",
     ),
     "auc": ("mia_auc", "MIA AUC", "Area under the curve, forget set against unseen images; 50% is chance.", "lower"),
-    "tpr": (
+    "tpr_at_fpr_1%": (
         "mia_tpr",
         "MIA TPR at 1% FPR",
         "Share of the forget set found where 1% of the unseen is called so.",
         "lower",
     ),
-    "balanced": ("mia_balanced", "MIA balanced accuracy", "Mean of recall and specificity; 50% is chance.", "lower"),
+    "balanced_accuracy": (
+        "mia_balanced",
+        "MIA balanced accuracy",
+        "Mean of recall and specificity; 50% is chance.",
+        "lower",
+    ),
 }
 
 
@@ -160,7 +166,6 @@ def _membership(
     controls: int,
     conditions: int,
     attacks: Sequence[shadow.ShadowAttack],
-    kind: str,
 ) -> list[Metric]:
     if not attacks:
         return []
@@ -170,7 +175,7 @@ def _membership(
             for attack in attacks:
                 result = shadow.evaluate(attack, values[:forget], labels[:forget], values[forget:], labels[forget:])
                 for name in _MEMBERSHIP:
-                    found[name][condition].append(float(result[name]))
+                    found[name][condition].append(result[name].value)
     return [
         Metric(
             name=name,
@@ -188,8 +193,6 @@ def _membership(
 
 def describe_attack(config: Robustness) -> dict[str, Any]:
     """The attack's settings, as the record keeps them."""
-    from jaxunlearn.records import as_json
-
     found = as_json(config.attack)
     steps = {condition: config.step_size(e / 255) * 255 for condition, e in zip(config.conditions[1:], config.epsilons)}
     return found | {"distance": config.distance, "step_in_255ths": steps, "second": config.second_attack}

@@ -18,6 +18,10 @@ def _constant(rate: float) -> SGD:
     return SGD(peak=rate, schedule="constant", momentum=0.9, weight_decay=5e-4)
 
 
+def _plain(rate: float) -> SGD:
+    return SGD(peak=rate, schedule="constant")
+
+
 def _methods(
     *, finetune: float, relabel: float, alpha: float, l1: float, penalty: float, salun: float, shuffled: bool
 ) -> Methods:
@@ -50,13 +54,13 @@ _DIGITS = Robustness(
     epsilons=(16.0, 32.0),
     attack=Options(relative_step=1 / 8),
     shadows=Shadows(share=0.5, epochs=40),
-    training=Training(epochs=40, batch_size=64, descent=SGD(peak=0.1, schedule="cosine", momentum=0.9)),
+    training=Training(epochs=40, batch_size=64, descent=SGD(peak=0.1, schedule="cosine")),
     method=Methods(
-        finetune=Finetune(epochs=40, descent=_constant(0.1)),
-        rl=RandomLabel(epochs=10, descent=_constant(0.01)),
+        finetune=Finetune(epochs=40, descent=_plain(0.1)),
+        rl=RandomLabel(epochs=10, descent=_plain(0.01)),
         influence=Influence(alpha=80.0),
-        l1_sparse=L1Sparse(epochs=10, descent=_constant(0.03), alpha=2.5e-3),
-        salun=SalUn(epochs=10, descent=_constant(0.01)),
+        l1_sparse=L1Sparse(epochs=10, descent=_plain(0.03), alpha=2.5e-3),
+        salun=SalUn(epochs=10, descent=_plain(0.01)),
     ),
 )
 
