@@ -19,7 +19,7 @@ def shadow_attacks(study: Study, shadows: Arrays | None) -> list[shadow.ShadowAt
         return []
     config = study.config.shadows
     labels = study.images.y
-    classes = np.unique(study.images.probes[1])
+    classes = np.unique(study.images.probes[1]).tolist()
     return [
         shadow.fit(seed, shadows["logits"], shadows["member"], labels, classes=classes, kind=config.kind)
         for seed in range(config.seeds)

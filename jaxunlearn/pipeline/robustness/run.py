@@ -23,11 +23,12 @@ from jaxunlearn.pipeline.unlearning import Method
 from jaxunlearn.robustness import CLEAN, FILE, RobustnessRecord
 
 
-def run(config: Robustness) -> AnyPath:
+def run(config: Robustness, devices=None) -> AnyPath:
     """Runs or resumes the command.
 
     Args:
         config: The settings.
+        devices: JAX devices; None means all.
 
     Returns:
         The run directory.
@@ -36,7 +37,7 @@ def run(config: Robustness) -> AnyPath:
         InputError: Anything the user can mend; what was finished before stays on disk and is reused.
     """
     resolved = {name: configuration.resolve_method(name, config.method) for name in config.methods}
-    study = build(config)
+    study = build(config, devices)
     methods = {name: Method(*found, make_unlearner(study.info, name, found[0])) for name, found in resolved.items()}
     for name, method in methods.items():
         require(
@@ -47,21 +48,23 @@ def run(config: Robustness) -> AnyPath:
     directory = config.directory
     with store.exclusive(directory):
         _open(config)
+        folders = {name: open_method(directory, name, method.identity) for name, method in methods.items()}
+        todo = [name for name, folder in folders.items() if not _finished(folder, FILE, "attacked.npz")]
+        if not todo and _finished(directory / "original", FILE, "../targets.npz"):
+            return directory
         originals = Originals(study)
         originals.train()
         measurements = Measurements(study)
         clean = _targets(study, originals, measurements)
         attacks = measure.shadow_attacks(study, shadow_logits(study))
         _write(directory / "original", _original(study, clean, attacks, originals.seconds))
-        for name, method in methods.items():
-            folder = open_method(directory, name, method.identity)
-            if not _finished(folder, config):
-                work = Unlearning(study, name, method, folder, clean["logits"])
-                arrays = work.all(originals, measurements)
-                record = _record(study, work, arrays, attacks, originals, measurements)
-                _save_attacked(study, folder, arrays)
-                _write(folder, record)
-            remove_tree(folder / "chunks")
+        for name in todo:
+            work = Unlearning(study, name, methods[name], folders[name], clean["logits"])
+            arrays = work.all(originals, measurements)
+            record = _record(study, work, arrays, attacks, originals, measurements)
+            _save_attacked(study, work.folder, arrays)
+            _write(work.folder, record)
+            remove_tree(work.folder / "chunks")
     return directory
 
 
@@ -82,14 +85,14 @@ def _write(folder: AnyPath, record: RobustnessRecord) -> None:
         records.write_json(folder / FILE, record.to_json())
 
 
-def _finished(folder: AnyPath, config: Robustness) -> bool:
-    """Whether a method's results are whole on disk."""
+def _finished(folder: AnyPath, record: str, arrays: str) -> bool:
+    """Whether results are whole on disk."""
     try:
-        RobustnessRecord.from_json(records.read_json(folder / FILE))
-        records.read_npz(folder / "attacked.npz", sealed=True)
+        RobustnessRecord.from_json(records.read_json(folder / record))
+        records.read_npz(folder / arrays, sealed=True)
     except InputError as error:
-        if (folder / FILE).exists():
-            store.notice(f"{str(error).rstrip('.')}: the method's results are computed again.")
+        if (folder / record).exists():
+            store.notice(f"{str(error).rstrip('.')}: these results are computed again.")
         return False
     return True
 

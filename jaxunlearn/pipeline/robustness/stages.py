@@ -305,7 +305,6 @@ class Unlearning:
                 params, _ = self.unlearned(number, rows, originals)
                 target = self.targets[rows] if len(self.targets) > 1 else np.repeat(self.targets, config.seeds, 0)[rows]
                 for place, point in enumerate(points):
-                    changed = {"steps": int(point)} if axis == "steps" else {"step_size": point / 255}
                     made = measurements.attack(
                         params,
                         target,
@@ -313,7 +312,8 @@ class Unlearning:
                         epsilon=radius,
                         salt=self.salt ^ len(config.epsilons),
                         probes=forget,
-                        **changed,
+                        steps=int(point) if axis == "steps" else None,
+                        step_size=point / 255 if axis == "step_size" else None,
                     )
                     hits = made["outputs"].argmax(-1) == measurements.labels[:forget]
                     values[place] += hits.mean(axis=1).tolist()

@@ -60,8 +60,8 @@ class Images:
     controls: np.ndarray
     classes: int
     class_names: tuple[str, ...]
-    mean: np.ndarray
-    std: np.ndarray
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
 
     @property
     def sizes(self) -> Sizes:
@@ -79,6 +79,7 @@ class Images:
 def load(config: Robustness, key: PRNGKeyArray) -> Images:
     """Loads the images and says which are to be forgotten."""
     data = load_images(config.dataset)
+    assert data.mean is not None and data.std is not None  # of images in [0, 1] they are known
     by_class = config.forget == "classes"
     split = forget_split(
         key,
@@ -102,9 +103,9 @@ def load(config: Robustness, key: PRNGKeyArray) -> Images:
         retain=len(split.retain),
         controls=np.sort(drawn),
         classes=data.classes,
-        class_names=tuple(data.class_names),
-        mean=np.asarray(data.mean, np.float32),
-        std=np.asarray(data.std, np.float32),
+        class_names=tuple(data.class_names or ()),
+        mean=data.mean,
+        std=data.std,
     )
 
 
