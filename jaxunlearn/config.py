@@ -128,7 +128,7 @@ class Audit:
     keep: Literal["none", "final", "all"] = "final"
     """Models that stay on disk at the end. none: neither; not with --population. final: the trained ones. all: the
     unlearned ones as well, in OUT/METHOD/models."""
-    model: Literal["linear", "mlp", "cnn", "gn-cnn", "tinynet", "lstm"] = "mlp"
+    model: Literal["linear", "mlp", "cnn", "gn-cnn", "tinynet", "resnet18-gn", "resnet50-gn", "lstm"] = "mlp"
     """Architecture; lstm is Shakespeare's."""
     calibration_runs: int = 50
     """Runs that fit the attack (with the joint and pairwise predictors: per sign vector), >= 2."""

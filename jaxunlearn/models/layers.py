@@ -3,13 +3,16 @@
 A convolution has four forms with equal values and equal gradients; which one is fast depends on where it runs:
 
 * ``winograd``: a quarter of the multiplications, in blocks of images that stay in a CPU core's cache. Takes 3 x 3 kernels
-  over maps of whole tiles; anything else goes the canonical way. For one model at a time on CPU.
+  at stride 1 over maps of whole tiles; anything else goes the canonical way. For one model at a time on CPU.
 * ``canonical``: one ordinary convolution whose weight and input gradients are again ordinary NHWC convolutions of
   transposed operands. XLA's own gradient convolutions lose their fast path inside a loop body on CPU (10 to 30 times
   slower), these do not. For one model at a time elsewhere.
 * ``patches``: nine shifted slices, one matrix product. ``vmap`` over weights turns it into a batched matrix product,
   where a convolution would become a grouped convolution, slow everywhere. Takes forward-mode differentiation.
 * ``plain``: ``lax.conv_general_dilated`` as it is; takes forward-mode differentiation.
+
+A 1 x 1 kernel is a matrix product in all forms but the last. At stride 2, ``winograd`` and ``canonical`` are patches whose
+input gradient is written out too: one matrix product for each parity of row and column.
 """
 
 import functools
@@ -29,8 +32,8 @@ FEW_CHANNELS = 4
 """With so few input channels (a first layer) one narrow matrix product beats a convolution, which would run half empty."""
 
 
-def _convolve(x, kernel, padding):
-    return lax.conv_general_dilated(x, kernel, (1, 1), padding, dimension_numbers=_NUMBERS)
+def _convolve(x, kernel, padding, stride=1):
+    return lax.conv_general_dilated(x, kernel, (stride, stride), padding, dimension_numbers=_NUMBERS)
 
 
 @jax.custom_vjp
@@ -62,20 +65,63 @@ def _pad(x, height, width, axes):
     return jnp.pad(x, [(reach.get(axis, 0),) * 2 for axis in range(x.ndim)])
 
 
-def _shifted(x, height, width):
+def _shifted(x, height, width, stride):
     """[b, h, w, height * width * i]: the inputs under every kernel position, slices side by side."""
     rows, columns = x.shape[1:3]
     padded = _pad(x, height, width, axes=(1, 2))
-    slices = [padded[:, i : i + rows, j : j + columns] for i in range(height) for j in range(width)]
-    return jnp.concatenate(slices, axis=-1)
+    slices = [padded[:, i : i + rows : stride, j : j + columns : stride] for i in range(height) for j in range(width)]
+    return slices[0] if len(slices) == 1 else jnp.concatenate(slices, axis=-1)
 
 
-def _patches(x, kernel):
+def _patches(x, kernel, stride=1):
     height, width, channels, out = kernel.shape
-    rows = _shifted(x, height, width).reshape(
-        -1, height * width * channels
-    )  # 2-D: else the gradient contracts three axes
-    return (rows @ kernel.reshape(-1, out)).reshape(*x.shape[:3], out)
+    patches = _shifted(x, height, width, stride)
+    rows = patches.reshape(-1, height * width * channels)  # 2-D: else the gradient contracts three axes
+    return (rows @ kernel.reshape(-1, out)).reshape(*patches.shape[:3], out)
+
+
+# Which taps of a kernel of three, and which outputs, reach the even and the odd inputs at stride 2: (tap, output's offset).
+_REACH = (((1, 0),), ((2, 0), (0, 1)))
+
+
+def _input_gradient_of_halving(dy, kernel):
+    """The adjoint of a 3 x 3 convolution at stride 2 over an even map, without the zeros of a dilated one."""
+    batch, height, width, outputs = dy.shape
+    inputs = kernel.shape[2]
+    padded = jnp.pad(dy, ((0, 0), (0, 1), (0, 1), (0, 0)))
+
+    def at(rows, columns):
+        taps = [(i, j, p, q) for i, p in rows for j, q in columns]
+        outs = jnp.concatenate([padded[:, p : p + height, q : q + width] for *_, p, q in taps], axis=-1)
+        weights = jnp.concatenate([kernel[i, j] for i, j, *_ in taps], axis=1)
+        return (outs.reshape(-1, len(taps) * outputs) @ weights.T).reshape(batch, height, width, inputs)
+
+    by_row = [jnp.stack([at(rows, columns) for columns in _REACH], axis=3) for rows in _REACH]
+    return jnp.stack(by_row, axis=2).reshape(batch, 2 * height, 2 * width, inputs)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _halving(x, kernel, size: int):
+    """3 x 3 convolution at stride 2 over an even map, ``size`` images at a time."""
+    return blocks.map_images(lambda x: _patches(x, kernel, 2), x, size)
+
+
+def _halving_forward(x, kernel, size):
+    return _halving(x, kernel, size), (x, kernel)
+
+
+def _halving_backward(size, residuals, dy):
+    x, kernel = residuals
+
+    def block(x, dy):
+        patches = _shifted(x, 3, 3, 2)
+        return patches.reshape(-1, patches.shape[-1]).T @ dy.reshape(-1, dy.shape[-1])
+
+    dx = blocks.map_images(lambda dy: _input_gradient_of_halving(dy, kernel), dy, size)
+    return dx, blocks.sum_images(block, x, dy, size).reshape(kernel.shape)
+
+
+_halving.defvjp(_halving_forward, _halving_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
@@ -112,30 +158,42 @@ def convolve(
     kernel: Float[Array, "kh kw i o"],
     bias: Float[Array, " o"] | None = None,
     *,
+    stride: int = 1,
     form: ConvForm = "canonical",
-) -> Float[Array, "b h w o"]:
-    """Stride-1, zero-padded ("same") convolution with an odd kernel.
+) -> Float[Array, "b h/stride w/stride o"]:
+    """Convolution with an odd kernel, and half its size of zeros on every side.
 
     Args:
         x: Inputs, channels last.
         kernel: Weights; both spatial sizes odd.
         bias: Added to the outputs; None adds nothing.
+        stride: 1, at which outputs have the inputs' spatial size, or 2: half of it, rounded up.
         form: See the module's docstring; all forms agree to float rounding, of which ``winograd`` has about 1e-5 of the
             largest output.
 
     Returns:
-        Outputs of the inputs' spatial size.
+        Outputs.
     """
+    size = blocks.images_of(x) if form == "winograd" else x.shape[0]
     bias = jnp.zeros(kernel.shape[-1], x.dtype) if bias is None else bias
-    if form == "patches":
-        return _patches(x, kernel) + bias[None, None, None, :]
+    if form != "plain" and stride == 1 and kernel.shape[:2] != (1, 1):
+        if form != "patches" and kernel.shape[2] <= FEW_CHANNELS:
+            return _unfolded(x, kernel, bias, size)
+        if form == "winograd" and winograd.applies(x.shape, kernel.shape):
+            return winograd.convolve(x, kernel, bias)
+    return _without_bias(x, kernel, stride, form, size) + bias[None, None, None, :]
+
+
+def _without_bias(x, kernel, stride, form, size):
+    height, width = kernel.shape[:2]
     if form == "plain":
-        return _convolve(x, kernel, "SAME") + bias[None, None, None, :]
-    if kernel.shape[2] <= FEW_CHANNELS:
-        return _unfolded(x, kernel, bias, blocks.images_of(x) if form == "winograd" else x.shape[0])
-    if form == "winograd" and winograd.applies(x.shape, kernel.shape):
-        return winograd.convolve(x, kernel, bias)
-    return _canonical(x, kernel) + bias[None, None, None, :]
+        return _convolve(x, kernel, ((height // 2,) * 2, (width // 2,) * 2), stride)
+    if form == "patches" or (height, width) == (1, 1):
+        return _patches(x, kernel, stride)
+    if stride == 2 and (height, width) == (3, 3):
+        even = jnp.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, x.shape[2] % 2), (0, 0)))  # more of the zeros around it
+        return _halving(even, kernel, size)
+    return _canonical(x, kernel) if stride == 1 else _patches(x, kernel, stride)
 
 
 def _group_statistics(x, groups, epsilon):

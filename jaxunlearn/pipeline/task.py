@@ -21,14 +21,14 @@ from jaxunlearn.engine.population import Engine, Runs, members, pad
 from jaxunlearn.engine.processes import Group
 from jaxunlearn.engine.train import SOURCES, Examples, Sizes
 from jaxunlearn.metrics.accuracy import correct, weighted_mean
-from jaxunlearn.models import convolutional, linear, lstm
+from jaxunlearn.models import convolutional, linear, lstm, resnet
 from jaxunlearn.models.base import in_bfloat16
 from jaxunlearn.pipeline.runs import RunTable, make_runs, make_sequential_runs, run_keys
 from jaxunlearn.records import CALIBRATION
 from jaxunlearn.types import Model, Params, Phase, TaskInfo, Unlearner
 from jaxunlearn.unlearn import base
 
-CONVOLUTIONAL = ("cnn", "gn-cnn", "tinynet")
+CONVOLUTIONAL = ("cnn", "gn-cnn", "tinynet", "resnet18", "resnet18-gn", "resnet50", "resnet50-gn")
 
 
 def forms_of(model: str, platform: str, precision: str = "float32") -> tuple[str, ...]:
@@ -62,7 +62,8 @@ def make_model(
     """Builds the architecture.
 
     Args:
-        name: As in the configuration.
+        name: As in the configuration; also "resnet18" and "resnet50", which have BatchNorm, whose two modes an audit's
+            methods do not tell apart.
         shape: Of one example.
         outputs: Classes, or size of the vocabulary.
         form: One of ``forms_of``; "" means what suits any device.
@@ -72,12 +73,20 @@ def make_model(
     """
     layers: Any = "patches" if forward_mode else form or "canonical"
     text = text or configuration.Text()
+
+    def residual(maker: Callable[..., Model], norm: str) -> Callable[[], Model]:
+        return lambda: maker(shape, outputs, norm=norm, form=layers)
+
     makers: dict[str, Callable[[], Model]] = {
         "linear": lambda: linear.linear(shape, outputs),
         "mlp": lambda: linear.mlp(shape, outputs),
         "cnn": lambda: convolutional.digits_cnn(shape, outputs, form=layers),
         "gn-cnn": lambda: convolutional.group_norm_cnn(shape, outputs, form=layers),
         "tinynet": lambda: convolutional.tinynet(shape, outputs, form=layers),
+        "resnet18": residual(resnet.resnet18, "batch"),
+        "resnet18-gn": residual(resnet.resnet18, "group"),
+        "resnet50": residual(resnet.resnet50, "batch"),
+        "resnet50-gn": residual(resnet.resnet50, "group"),
         "lstm": lambda: lstm.lstm(
             vocabulary=outputs,
             embedding=text.embedding,
