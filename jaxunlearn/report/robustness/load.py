@@ -50,12 +50,14 @@ class Attacked:
         logits: [seeds, E + 1, n, classes].
         images: [first seeds, E, saved images, h, w, c].
         saved: [saved images] places in the targets.
+        iterations: [seeds, E, n] steps that the attack took, or None.
     """
 
     conditions: list[str]
     logits: np.ndarray
     images: np.ndarray
     saved: np.ndarray
+    iterations: np.ndarray | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -140,7 +142,9 @@ def load_attacked(path: AnyPath, targets: Targets) -> Attacked:
     Raises:
         InputError: It is missing, damaged, or does not fit the targets.
     """
-    conditions, logits, images, saved = _take(read_npz(path, sealed=True), "conditions", "logits", "images", "saved")
+    arrays = read_npz(path, sealed=True)
+    conditions, logits, images, saved = _take(arrays, "conditions", "logits", "images", "saved")
+    iterations = arrays.get("iterations")
     names, count = [str(c) for c in conditions], len(targets.images)
     require(
         logits.ndim == 4
@@ -152,7 +156,11 @@ def load_attacked(path: AnyPath, targets: Targets) -> Attacked:
         f"its logits {logits.shape}, images {images.shape} and places {saved.shape} do not fit {len(names)} conditions and "
         f"the {count} images of targets.npz.",
     )
-    return Attacked(conditions=names, logits=logits, images=images, saved=saved)
+    require(
+        iterations is None or iterations.shape == (len(logits), len(names) - 1, count),
+        f"its iterations do not fit its logits {logits.shape}.",
+    )
+    return Attacked(conditions=names, logits=logits, images=images, saved=saved, iterations=iterations)
 
 
 def _load_method(directory: AnyPath, targets: Targets | None) -> RobustMethod:

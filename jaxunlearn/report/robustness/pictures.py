@@ -9,7 +9,7 @@ from html import escape
 import numpy as np
 
 from jaxunlearn.report.robustness.load import REFERENCE, Attacked, Targets
-from jaxunlearn.report.robustness.words import under
+from jaxunlearn.report.robustness.table import under
 from jaxunlearn.report.table import clean
 
 FORGOTTEN, UNSEEN = 6, 2
