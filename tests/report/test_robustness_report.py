@@ -170,10 +170,13 @@ def test_arrays_that_do_not_fit_are_left_out_and_it_is_said(small, change):
     assert run.methods[0].attacked is None and "attacked.npz was left out" in run.methods[0].absent[0]
 
 
-def test_no_pictures_were_kept(small):
+@pytest.mark.parametrize("images", [(0, 2, 11, 8, 8, 1), (0, 0, 0, 8, 8, 1)])
+def test_no_pictures_were_kept(small, images):
     arrays = arrays_of(small / "FT" / "attacked.npz")
-    write_npz(small / "FT" / "attacked.npz", **arrays | {"images": arrays["images"][:0]})
-    assert "No attacked images were kept" in write_report([small])[1].read_text()
+    arrays |= {"images": np.zeros(images, np.float32), "iterations": np.zeros((2, 0, 0), np.int32)}
+    write_npz(small / "FT" / "attacked.npz", **arrays)
+    html = write_report([small])[1].read_text()
+    assert "No attacked images were kept" in html and "left out" not in html and "mean steps" not in html
 
 
 @pytest.mark.parametrize(

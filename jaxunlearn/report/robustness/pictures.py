@@ -133,7 +133,7 @@ def png(image: np.ndarray) -> str:
 
 def gallery(method: str, targets: Targets, attacked: Attacked, condition: str) -> str:
     """The pictures of one method under one attack, HTML; "" when there are none."""
-    if condition not in attacked.conditions[1:] or attacked.images.shape[0] == 0 or attacked.saved.size == 0:
+    if condition not in attacked.conditions[1:] or attacked.images.size == 0:
         return ""
     found = cases(targets, attacked, condition)
     factor = amplification(found)
