@@ -4,7 +4,7 @@ import pytest
 from made_robustness import make_record, make_records
 
 from jaxunlearn.report.robustness import render, render_markdown, words
-from jaxunlearn.report.robustness.table import WIDTH, columns
+from jaxunlearn.report.robustness.table import WIDTH, columns, remarks, share
 from jaxunlearn.robustness import Band, Metric, RobustnessRecord
 
 META = {
@@ -73,7 +73,7 @@ def test_without_retraining_it_says_what_cannot_be_told():
 def test_unexpected_means_are_warnings():
     band = Band(method="FT", metric="ua", condition="16/255", low=0.2, high=0.5)
     records = [*three()[:2], dataclasses.replace(three()[2], bands=[band])]
-    assert render(records).endswith("Unexpected: FT: UA 16/255 is 100.0, expected between 20 and 50 with this preset.")
+    assert render(records).endswith("Warning: FT: UA 16/255 is 100.0, expected between 20 and 50 with this preset.")
 
 
 @pytest.mark.parametrize("names", [3, 4, 7])
@@ -131,6 +131,22 @@ def test_the_finding_without_attacks_or_unlearned_models():
     assert words.finding(before).startswith("Without an attack, 20.0% of the forgotten images are recognised after FT;")
 
 
+def test_the_strongest_attack_counts_in_whatever_order():
+    record = make_record("FT", conditions=["clean", "16/255", "8/255"])
+    assert words.strongest([record]) == "16/255"
+    assert words.strongest([make_record("FT", conditions=["clean", "unbounded", "8/255"])]) == "unbounded"
+
+
+def test_a_second_attack_that_finds_more_is_a_warning():
+    values = [[0.2, 0.2], [0.99, 1.0]]
+    assert remarks(three()[2]) == []
+    record = dataclasses.replace(three()[2], metrics=[*three()[2].metrics, metric("ua_second", "UA, APGD", values)])
+    assert remarks(record) == []  # it finds as much without an attack, and less under one
+    record.metrics[-1].values[1][0] = 1.0
+    (text,) = remarks(record)
+    assert text.startswith("FT: the second attack brings back more, 100% rather than 99.97% under an attack of 16/255;")
+
+
 def test_intervals_decide_who_is_beyond_retraining():
     # Student's t of one degree of freedom is 12.7: seeds at 0.1 and 0.3 reach from -1.07 to 1.47, at 0 and 0.1 up to 0.685.
     assert words.interval(three()[2], "ua", "clean") == (0.0, 1.0)
@@ -141,4 +157,4 @@ def test_intervals_decide_who_is_beyond_retraining():
 
 
 def test_shares_are_not_rounded_to_all_or_nothing():
-    assert [words.share(v) for v in (0.0, 0.00004, 0.9996, 1.0)] == ["0%", "0.004%", "99.96%", "100%"]
+    assert [share(v) for v in (0.0, 0.00004, 0.9996, 1.0)] == ["0%", "0.004%", "99.96%", "100%"]

@@ -21,8 +21,7 @@ from jaxunlearn.report.canvas import (
 )
 from jaxunlearn.report.load import finite
 from jaxunlearn.report.robustness.load import ORIGINAL, REFERENCE, find
-from jaxunlearn.report.robustness.table import behind, cell, conditions, labels, lookup, mean, subject
-from jaxunlearn.report.robustness.words import UA
+from jaxunlearn.report.robustness.table import UA, behind, cell, conditions, labels, lookup, mean, subject
 from jaxunlearn.report.table import clean
 from jaxunlearn.robustness import CLEAN, RobustnessRecord
 

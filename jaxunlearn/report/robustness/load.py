@@ -50,12 +50,14 @@ class Attacked:
         logits: [seeds, E + 1, n, classes].
         images: [first seeds, E, saved images, h, w, c].
         saved: [saved images] places in the targets.
+        iterations: [seeds, E, n] steps that the attack took, or None.
     """
 
     conditions: list[str]
     logits: np.ndarray
     images: np.ndarray
     saved: np.ndarray
+    iterations: np.ndarray | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -135,24 +137,34 @@ def _load_targets(path: AnyPath) -> Targets:
 
 
 def load_attacked(path: AnyPath, targets: Targets) -> Attacked:
-    """Reads attacked.npz.
+    """Reads attacked.npz; it may hold no pictures and no numbers of steps.
 
     Raises:
         InputError: It is missing, damaged, or does not fit the targets.
     """
-    conditions, logits, images, saved = _take(read_npz(path, sealed=True), "conditions", "logits", "images", "saved")
+    arrays = read_npz(path, sealed=True)
+    conditions, logits, images, saved = _take(arrays, "conditions", "logits", "images", "saved")
     names, count = [str(c) for c in conditions], len(targets.images)
     require(
-        logits.ndim == 4
-        and logits.shape[1:] == (len(names), count, targets.logits.shape[2])
-        and images.ndim == 6
-        and len(images) <= len(logits)
-        and images.shape[1:] == (len(names) - 1, len(saved), *targets.images.shape[1:])
-        and bool(np.all((saved >= 0) & (saved < count))),
-        f"its logits {logits.shape}, images {images.shape} and places {saved.shape} do not fit {len(names)} conditions and "
-        f"the {count} images of targets.npz.",
+        logits.ndim == 4 and logits.shape[1:] == (len(names), count, targets.logits.shape[2]),
+        f"its logits {logits.shape} do not fit {len(names)} conditions and the {count} images of targets.npz.",
     )
-    return Attacked(conditions=names, logits=logits, images=images, saved=saved)
+    require(
+        images.size == 0
+        or (
+            images.ndim == 6
+            and len(images) <= len(logits)
+            and images.shape[1:] == (len(names) - 1, len(saved), *targets.images.shape[1:])
+            and bool(np.all((saved >= 0) & (saved < count)))
+        ),
+        f"its images {images.shape} and places {saved.shape} do not fit {len(names)} conditions and the {count} images of "
+        "targets.npz.",
+    )
+    iterations = arrays.get("iterations")
+    if iterations is not None and iterations.size:
+        shape = (len(logits), len(names) - 1, count)
+        require(iterations.shape == shape, f"its iterations {iterations.shape} should be {shape}.")
+    return Attacked(conditions=names, logits=logits, images=images, saved=saved, iterations=iterations)
 
 
 def _load_method(directory: AnyPath, targets: Targets | None) -> RobustMethod:

@@ -20,6 +20,8 @@ from jaxunlearn.report.style import PICTURES
 from jaxunlearn.report.table import clean, duration
 from jaxunlearn.robustness import CLEAN, Metric, RobustnessRecord
 
+Panels = Sequence[Drawing | Missing]
+
 
 def write_html(runs: Sequence[RobustDirectory], path: AnyPath) -> None:
     """Writes the page, and the figures of every run as PNG files beside its records.
@@ -29,33 +31,50 @@ def write_html(runs: Sequence[RobustDirectory], path: AnyPath) -> None:
         path: The HTML file.
     """
     title = "Unlearned models under attack: " + "; ".join(dict.fromkeys(map(_name, runs)))
-    body = "\n".join(_run(i, run, runs, title) for i, run in enumerate(runs))
-    write_bytes(path, markup.document(title, body, PICTURES).encode())
+    parts = []
+    for i, run in enumerate(runs):
+        wide, narrow = overview(run.records), overview(run.records, narrow=True)
+        panels = [curves(run.records, record) for record in run.records]
+        if wide is not None:
+            wide.write_png(run.path / "overview.png")
+        for method, drawn in zip(run.methods, panels):
+            for panel in drawn:
+                if isinstance(panel, Drawing):
+                    panel.write_png(method.directory / "figures" / f"{panel.name}.png")
+        figure = "" if wide is None or narrow is None else markup.wide_figure(wide, narrow, f"r{i}-")
+        suffix = f": {_name(run)}" if len(runs) > 1 else ""
+        parts.append(_run(f"r{i}-", run, figure, panels, "" if i else title, suffix))
+    write_bytes(path, markup.document(title, "\n".join(parts), PICTURES).encode())
 
 
 def _name(run: RobustDirectory) -> str:
     return clean(run.manifest.get("title") or run.records[0].title or run.path.name)
 
 
-def _run(index: int, run: RobustDirectory, runs: Sequence[RobustDirectory], title: str) -> str:
-    """All sections of one run; of several, headings carry its name."""
-    records, prefix = run.records, f"r{index}-"
-    suffix = f": {_name(run)}" if len(runs) > 1 else ""
-    wide, narrow = overview(records), overview(records, narrow=True)
-    if wide is not None:
-        wide.write_png(run.path / "overview.png")
-    drawn = "" if wide is None or narrow is None else markup.wide_figure(wide, narrow, prefix)
+def _run(prefix: str, run: RobustDirectory, figure: str, panels: Sequence[Panels], title: str, suffix: str) -> str:
+    """All sections of one run.
+
+    Args:
+        prefix: Makes ids unique.
+        run: What was loaded.
+        figure: The main figure, HTML.
+        panels: The small figures of every method.
+        title: The page's, where this run is the first.
+        suffix: Ends the headings.
+    """
+    records = run.records
+    methods = [_method(f"{prefix}m{i}", m, p, run) for i, (m, p) in enumerate(zip(run.methods, panels))]
     sections = [
         ("results", "Results", _results(records, prefix)),
         ("metrics", "Every metric", _metrics(records)),
         ("guide", "How to read this", _guide(records)),
-        ("methods", "Method by method", "\n".join(_method(f"{prefix}m{i}", m, run) for i, m in enumerate(run.methods))),
+        ("methods", "Method by method", "\n".join(methods)),
         ("provenance", "Provenance", _provenance(run)),
     ]
     return "\n".join(
         [
-            _head(run, title if index == 0 else "", records),
-            drawn,
+            _head(run, title, records),
+            figure,
             *(
                 f'<section aria-labelledby="{prefix}{name}"><h2 id="{prefix}{name}">{escape(heading + suffix)}</h2>\n'
                 f"{content}\n</section>"
@@ -72,7 +91,7 @@ def _head(run: RobustDirectory, title: str, records: Sequence[RobustnessRecord])
         f'<header>\n{top}\n<p class="finding">{escape(words.finding(records))}</p>\n'
         f'<p class="lead">{escape(f"{table.subject(records)}. {words.lead(records)}")}</p>\n'
         + (f'<p class="meta">Attacked {escape(clean(created))}</p>\n' if created else "")
-        + "".join(f'<p class="warn">Unexpected: {escape(text)}</p>\n' for text in table.surprises(records))
+        + "".join(f'<p class="warn">{escape(text)}</p>\n' for record in records for text in table.remarks(record))
         + "</header>"
     )
 
@@ -103,7 +122,7 @@ def _results(records: Sequence[RobustnessRecord], prefix: str) -> str:
         cells = "".join(f"<td>{_values(record, c.metric, c.condition)}</td>" for c in used)
         first = f'<th scope="row" class="text"><a href="#{prefix}m{i}">{escape(name)}</a></th>'
         rows.append(f"<tr{_row_class(record)}>{first}{cells}</tr>")
-    notes = table.legend(records)[1 : -len(table.surprises(records)) or None]
+    notes = [note for note in table.legend(records)[1:] if not note.startswith(table.WARNING)]
     return (
         f'<div class="scroll" role="region" aria-labelledby="{prefix}results" tabindex="0">\n<table class="results dense">\n'
         f"<thead><tr>{''.join(groups)}</tr><tr>{heads}</tr></thead>\n<tbody>{''.join(rows)}</tbody>\n</table>\n</div>\n"
@@ -166,12 +185,8 @@ def _guide(records: Sequence[RobustnessRecord]) -> str:
     return f'<div class="guide">{blocks}</div>'
 
 
-def _method(name: str, method: RobustMethod, run: RobustDirectory) -> str:
+def _method(name: str, method: RobustMethod, panels: Panels, run: RobustDirectory) -> str:
     record, condition = method.record, words.strongest([method.record])
-    panels = curves(run.records, record)
-    for panel in panels:
-        if isinstance(panel, Drawing):
-            panel.write_png(method.directory / "figures" / f"{panel.name}.png")
     drawn = "\n".join(markup.panel(p, f"{name}-{p.name}") for p in panels if isinstance(p, Drawing))
     missing = [f"{p.title}: not drawn. {p.reason}" for p in panels if isinstance(p, Missing)]
     pictures, gone = _pictures(method, run, condition)
@@ -179,14 +194,19 @@ def _method(name: str, method: RobustMethod, run: RobustDirectory) -> str:
     times = ", ".join(f"{clean(k)} {duration(v)} s" for k, v in record.seconds.items() if finite(v) is not None)
     rates = ", ".join(f"{v:,.4g} {clean(k)} a second" for k, v in record.throughput.items() if finite(v) is not None)
     notes = [*record.notes, *missing, *gone, *method.absent]
-    facts = [*(flatten(record.settings) if record.settings else []), ("time", times), ("attack, throughput", rates)]
+    facts = [
+        *(flatten(record.settings) if record.settings else []),
+        ("time", times),
+        ("attack, throughput", rates),
+        ("attack, mean steps", _steps(method)),
+    ]
     return "\n".join(
         [
             f'<section class="method" aria-labelledby="{name}">',
             f'<header><h3 id="{name}">{escape(clean(record.method))}</h3><span class="value">'
             f'<span class="small">UA {escape(clean(condition))}</span> {escape(value)}%</span></header>',
             f"<p>{escape(words.verdict(record, run.records))}</p>",
-            *(f'<p class="warn">Unexpected: {escape(clean(text))}</p>' for text in record.surprises()),
+            *(f'<p class="warn">{escape(text)}</p>' for text in table.remarks(record)),
             f'<div class="panels">{drawn}</div>' if drawn else "",
             pictures,
             f'<h4>Notes</h4><ul class="notes">{"".join(f"<li>{escape(clean(n))}</li>" for n in notes)}</ul>'
@@ -197,6 +217,15 @@ def _method(name: str, method: RobustMethod, run: RobustDirectory) -> str:
             "</section>",
         ]
     )
+
+
+def _steps(method: RobustMethod) -> str:
+    """How many steps the attack took under each condition, over images and seeds."""
+    attacked = method.attacked
+    if attacked is None or attacked.iterations is None or not attacked.iterations.size:
+        return ""
+    means = attacked.iterations.mean(axis=(0, 2))
+    return ", ".join(f"{mean:.1f} {table.under(name)}" for name, mean in zip(attacked.conditions[1:], means))
 
 
 def _pictures(method: RobustMethod, run: RobustDirectory, condition: str) -> tuple[str, list[str]]:

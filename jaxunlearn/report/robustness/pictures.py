@@ -9,7 +9,7 @@ from html import escape
 import numpy as np
 
 from jaxunlearn.report.robustness.load import REFERENCE, Attacked, Targets
-from jaxunlearn.report.robustness.words import under
+from jaxunlearn.report.robustness.table import under
 from jaxunlearn.report.table import clean
 
 FORGOTTEN, UNSEEN = 6, 2
@@ -133,7 +133,7 @@ def png(image: np.ndarray) -> str:
 
 def gallery(method: str, targets: Targets, attacked: Attacked, condition: str) -> str:
     """The pictures of one method under one attack, HTML; "" when there are none."""
-    if condition not in attacked.conditions[1:] or attacked.images.shape[0] == 0 or attacked.saved.size == 0:
+    if condition not in attacked.conditions[1:] or attacked.images.size == 0:
         return ""
     found = cases(targets, attacked, condition)
     factor = amplification(found)

@@ -11,6 +11,7 @@ from jaxunlearn.report.table import ABSENT, GAP, clean
 from jaxunlearn.robustness import CLEAN, Metric, RobustnessRecord
 
 WIDTH = 130
+UA, WARNING = "ua", "Warning: "
 ARROWS = {"lower": "↓", "higher": "↑", "": ""}
 DIRECTIONS = {"lower": "lower is better", "higher": "higher is better", "": "a control, neither better nor worse"}
 
@@ -70,6 +71,31 @@ def text(metric: Metric, value: float, digits: int = 2) -> str:
     The digits are fixed, so that columns line up; 0 and 100 are exact only as far as they go.
     """
     return f"{(100 if metric.percent else 1) * value:.{digits}f}".replace("-", "−")
+
+
+def share(value: float) -> str:
+    """A share in per cent with one decimal; with as many as it takes not to call it 0% or 100% when it is not.
+
+    >>> share(0.325), share(1.0), share(0.99996), share(0.0002), share(0.0)
+    ('32.5%', '100%', '99.996%', '0.02%', '0%')
+    """
+    if value in (0.0, 1.0):
+        return f"{100 * value:.0f}%"
+    digits = 1
+    while digits < 6 and float(f"{100 * value:.{digits}f}") in (0.0, 100.0):
+        digits += 1
+    return f"{100 * value:.{digits}f}%"
+
+
+def under(condition: str) -> str:
+    """A condition in words.
+
+    >>> under("clean"), under("16/255"), under("unbounded")
+    ('without an attack', 'under an attack of 16/255', 'under an unbounded attack')
+    """
+    if condition == CLEAN:
+        return "without an attack"
+    return "under an unbounded attack" if condition == "unbounded" else f"under an attack of {clean(condition)}"
 
 
 def cell(record: RobustnessRecord, metric: str, condition: str, digits: int = 2) -> tuple[str, str]:
@@ -145,9 +171,17 @@ def subject(records: Sequence[RobustnessRecord]) -> str:
     return "; ".join(dict.fromkeys(", ".join(filter(None, pair)) for pair in parts))
 
 
-def surprises(records: Sequence[RobustnessRecord]) -> list[str]:
-    """Means outside the bands of their presets, for all records."""
-    return [clean(sentence) for record in records for sentence in record.surprises()]
+def remarks(record: RobustnessRecord) -> list[str]:
+    """What a reader should be warned of: means outside their bands, and attacks that a second one outdid."""
+    found = [clean(sentence) for sentence in record.surprises()]
+    for condition in record.conditions:
+        first, second = mean(record, UA, condition), mean(record, "ua_second", condition)
+        if first is not None and second is not None and second > first:
+            found.append(
+                f"{clean(record.method)}: the second attack brings back more, {share(second)} rather than {share(first)} "
+                f"{under(condition)}; UA is not the most that can be brought back."
+            )
+    return found
 
 
 def legend(records: Sequence[RobustnessRecord]) -> list[str]:
@@ -163,7 +197,7 @@ def legend(records: Sequence[RobustnessRecord]) -> list[str]:
         + "↑ higher and ↓ lower speak for the unlearning.",
         *(f"{clean(m.label)}: {clean(m.meaning).rstrip('.')}; {behind(records, m.name)}." for m in used),
         reference_note(records),
-        *(f"Unexpected: {sentence}" for sentence in surprises(records)),
+        *(f"{WARNING}{sentence}" for record in records for sentence in remarks(record)),
     ]
 
 

@@ -4,37 +4,20 @@ import math
 from collections.abc import Sequence
 
 from jaxunlearn.report.robustness.load import ORIGINAL, REFERENCE, find
-from jaxunlearn.report.robustness.table import conditions, labels, lookup, mean, metrics, reference_note
+from jaxunlearn.report.robustness.table import (
+    UA,
+    conditions,
+    labels,
+    lookup,
+    mean,
+    metrics,
+    reference_note,
+    share,
+    under,
+)
 from jaxunlearn.report.table import clean
 from jaxunlearn.report.words import join
 from jaxunlearn.robustness import CLEAN, RobustnessRecord
-
-UA = "ua"
-
-
-def share(value: float) -> str:
-    """A share in per cent with one decimal; with as many as it takes not to call it 0% or 100% when it is not.
-
-    >>> share(0.325), share(1.0), share(0.99996), share(0.0002), share(0.0)
-    ('32.5%', '100%', '99.996%', '0.02%', '0%')
-    """
-    if value in (0.0, 1.0):
-        return f"{100 * value:.0f}%"
-    digits = 1
-    while digits < 6 and float(f"{100 * value:.{digits}f}") in (0.0, 100.0):
-        digits += 1
-    return f"{100 * value:.{digits}f}%"
-
-
-def under(condition: str) -> str:
-    """A condition in words.
-
-    >>> under("clean"), under("16/255"), under("unbounded")
-    ('without an attack', 'under an attack of 16/255', 'under an unbounded attack')
-    """
-    if condition == CLEAN:
-        return "without an attack"
-    return "under an unbounded attack" if condition == "unbounded" else f"under an attack of {clean(condition)}"
 
 
 def unlearned(records: Sequence[RobustnessRecord]) -> list[RobustnessRecord]:
@@ -43,9 +26,21 @@ def unlearned(records: Sequence[RobustnessRecord]) -> list[RobustnessRecord]:
 
 
 def strongest(records: Sequence[RobustnessRecord]) -> str:
-    """The last condition under which some method was looked at."""
+    """The strongest attack under which some method was looked at; "clean" without one."""
     used = [c for c in conditions(records) if any(lookup(record, UA, c) for record in records)]
-    return used[-1] if used else CLEAN
+    return max(used, key=radius, default=CLEAN)
+
+
+def radius(condition: str) -> float:
+    """How strong a condition's attack is, in 255ths; the inverse of ``jaxunlearn.robustness.strength``.
+
+    >>> radius("clean"), radius("2.5/255"), radius("unbounded")
+    (0.0, 2.5, inf)
+    """
+    if condition == "unbounded":
+        return math.inf
+    number = condition.removesuffix("/255")
+    return float(number) if number != condition else 0.0
 
 
 def _reference(records: Sequence[RobustnessRecord], condition: str) -> float | None:
@@ -98,7 +93,7 @@ def lead(records: Sequence[RobustnessRecord]) -> str:
     condition, parts = strongest(unlearned(records) or records), []
     if condition != CLEAN:
         before = [(n, v) for n, r in zip(labels(records), records) if (v := mean(r, UA, CLEAN)) is not None]
-        parts.append(f"Without an attack: {join([f'{name} {share(value)}' for name, value in before])}.")
+        parts.append(f"Recognised without an attack: {join([f'{name} {share(value)}' for name, value in before])}.")
     compared = beyond(records, condition)
     if compared is not None:
         names, total = compared
@@ -149,7 +144,7 @@ def guide(records: Sequence[RobustnessRecord]) -> list[tuple[str, str]]:
             "The attack",
             "It knows the unlearned model, and what the original model answered on each image. It changes the image a "
             "little, no channel of a pixel by more than the stated strength, until the unlearned model answers as the "
-            "original did. It does not look at the label.",
+            "original did. It does not look at the label. “Clean” is no attack.",
         ),
         (
             "UA, lower is better",
