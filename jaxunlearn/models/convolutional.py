@@ -18,11 +18,12 @@ class _Convolution(nn.Module):
 
     features: int
     form: layers.ConvForm
+    stride: int = 1
 
     @nn.compact
     def __call__(self, x):
         kernel, bias = _convolution_parameters(self, x.shape[-1], self.features)
-        return layers.convolve(x, kernel, bias, form=self.form)
+        return layers.convolve(x, kernel, bias, stride=self.stride, form=self.form)
 
 
 class _PooledConvolution(nn.Module):
@@ -79,8 +80,7 @@ class _GroupNormCNN(nn.Module):
     @nn.compact
     def __call__(self, x):
         for features, stride in ((32, 1), (32, 2), (64, 1)):
-            x = _Convolution(features, self.form)(x)[:, ::stride, ::stride]
-            x = _GroupNorm(8, self.form)(x)
+            x = _GroupNorm(8, self.form)(_Convolution(features, self.form, stride)(x))
         return nn.Dense(self.classes)(x.mean(axis=(1, 2)))
 
 
