@@ -12,6 +12,8 @@ from jaxunlearn.robustness import CLEAN, Metric, RobustnessRecord
 
 WIDTH = 130
 UA, WARNING = "ua", "Warning: "
+MARGIN = 0.05
+"""A second attack that recovers more than the first by this share makes the first a weak one."""
 ARROWS = {"lower": "↓", "higher": "↑", "": ""}
 DIRECTIONS = {"lower": "lower is better", "higher": "higher is better", "": "a control, neither better nor worse"}
 
@@ -172,11 +174,11 @@ def subject(records: Sequence[RobustnessRecord]) -> str:
 
 
 def remarks(record: RobustnessRecord) -> list[str]:
-    """What a reader should be warned of: means outside their bands, and attacks that a second one outdid."""
+    """What a reader should be warned of: means outside their bands, and attacks that a second one outdid clearly."""
     found = [clean(sentence) for sentence in record.surprises()]
     for condition in record.conditions:
         first, second = mean(record, UA, condition), mean(record, "ua_second", condition)
-        if first is not None and second is not None and second > first:
+        if first is not None and second is not None and second > first + MARGIN:
             found.append(
                 f"{clean(record.method)}: the second attack brings back more, {share(second)} rather than {share(first)} "
                 f"{under(condition)}; UA is not the most that can be brought back."

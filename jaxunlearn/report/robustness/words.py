@@ -19,6 +19,9 @@ from jaxunlearn.report.table import clean
 from jaxunlearn.report.words import join
 from jaxunlearn.robustness import CLEAN, RobustnessRecord
 
+FEWEST = 3
+"""Seeds from which intervals are compared in words."""
+
 
 def unlearned(records: Sequence[RobustnessRecord]) -> list[RobustnessRecord]:
     """The methods in question: neither the original models nor retraining."""
@@ -69,10 +72,13 @@ def beyond(records: Sequence[RobustnessRecord], condition: str) -> tuple[list[st
     """The methods whose interval over seeds lies wholly above retraining's.
 
     Returns:
-        (their names, how many methods have an interval), or None without intervals to compare.
+        (their names, how many methods have an interval), or None without intervals to compare, or with fewer than three
+        seeds: two that happen to agree have an interval of no width.
     """
     reference = find(records, REFERENCE)
-    mark = reference and interval(reference, UA, condition)
+    if reference is None or min(record.seeds for record in [reference, *unlearned(records)]) < FEWEST:
+        return None
+    mark = interval(reference, UA, condition)
     found = [(record, bounds) for record in unlearned(records) if (bounds := interval(record, UA, condition))]
     if not mark or not found:
         return None
@@ -98,9 +104,10 @@ def lead(records: Sequence[RobustnessRecord]) -> str:
     if compared is not None:
         names, total = compared
         who = f" ({join(names)})" if len(names) < total else ""
+        verb = "recognises" if len(names) == 1 else "recognise"
         more = f"more of them than retraining does {under(condition)}"
         parts.append(
-            f"{len(names)} of {total} methods{who} recognise {more}; the 95% intervals over seeds lie apart."
+            f"{len(names)} of {total} methods{who} {verb} {more}; the 95% intervals over seeds lie apart."
             if names
             else f"No method recognises {more}, as far as the 95% intervals over seeds can tell."
         )
@@ -199,7 +206,7 @@ def guide(records: Sequence[RobustnessRecord]) -> list[tuple[str, str]]:
                 "± and [from, to]",
                 "± is the standard deviation over all repeats: how much single models differ. The brackets are a 95% "
                 "interval for the mean over seeds of unlearning (Student’s t; repeats of a seed averaged first), cut at "
-                "0 and 100. With few seeds it is wide.",
+                "0 and 100. With few seeds it is wide. It covers how models differ, not the choice of the images.",
             )
         )
     return texts
