@@ -178,11 +178,11 @@ def _search_phase(task: TaskInfo, samples: int, alpha: float, max_loss: float) -
 
     def update(state, examples):
         def too_far(halvings):
-            mean = jnp.mean(examples.values(trainable(_moved(state, alpha * 0.5**halvings))))
+            mean = jnp.mean(examples.values(trainable(_moved(state, jnp.ldexp(alpha, -halvings)))))
             return ~(mean <= max_loss) & (halvings < MAX_HALVINGS)  # NaN is too far as well
 
         halvings = lax.while_loop(too_far, lambda halvings: halvings + 1, jnp.int32(0))
-        return state._replace(direction=jax.tree.map(lambda k: 0.5**halvings * k, state.direction))
+        return state._replace(direction=jax.tree.map(lambda k: jnp.ldexp(k, -halvings), state.direction))
 
     phase = _phase_of_one_step(task, samples, update)
     return phase._replace(finalize=lambda key, state: _moved(state, alpha))

@@ -44,6 +44,8 @@ SMALL = config.Methods(
 )
 NOISY = {"clipping", "clipping-uncertified", "rewind", "hessian", "rl", "salun"}
 R = 4
+COSTLY = {"salun", "influence"}  # to compile; tests of their own cover them among the fast ones
+METHODS = [pytest.param(name, marks=pytest.mark.slow) if name in COSTLY else name for name in config.METHOD_NAMES]
 
 
 def train_phase(source):
@@ -94,7 +96,7 @@ def assert_equal(a, b, **tolerance):
         np.testing.assert_allclose(x, y, **tolerance)
 
 
-@pytest.mark.parametrize("name", config.METHOD_NAMES)
+@pytest.mark.parametrize("name", METHODS)
 def test_battery(name):
     first = unlearn(name)
     assert all(np.isfinite(leaf).all() and leaf.dtype == np.float32 for leaf in jax.tree.leaves(first))
@@ -107,7 +109,7 @@ def test_battery(name):
     assert same == (name not in NOISY)
 
 
-@pytest.mark.parametrize("name", config.METHOD_NAMES)
+@pytest.mark.parametrize("name", METHODS)
 def test_one_trace_serves_all_chunks_and_epochs(name):
     unlearn(name)
     traces = compiled(name, 1, 1)[2]
@@ -118,7 +120,7 @@ def test_one_trace_serves_all_chunks_and_epochs(name):
     assert len(traces) == before
 
 
-@pytest.mark.parametrize("name", config.METHOD_NAMES)
+@pytest.mark.parametrize("name", METHODS)
 def test_batches_that_a_run_never_saw_change_nothing(name):
     absent = ~members(SIGNS, SIZES)[0]
     labels = np.where(absent, (Y + 1) % 3, Y).astype(np.int32)
