@@ -3,6 +3,7 @@ import pytest
 
 from jaxunlearn._validate import InputError
 from jaxunlearn.attack import shadow
+from jaxunlearn.metrics import membership
 
 LABELS = np.tile(np.arange(3), 60)
 
@@ -24,10 +25,10 @@ def target(leak, n=300, seed=7):
 def test_a_leak_is_found_and_its_absence_too(kind):
     attack = shadow.fit(0, *shadows(8.0), LABELS, classes=(0, 1), kind=kind)
     forgotten, others = target(0.0, seed=1), target(0.0, seed=2)
-    found = shadow.evaluate(attack, *target(8.0), *others)
+    found = membership.evaluate(attack.scores, *target(8.0), *others)
     assert found["auc"].value > 0.99 and found["recall"].value > 0.98 and found["control"].value < 0.02
     assert found["balanced_accuracy"].value > 0.98 and found["tpr_at_fpr_1%"].value > 0.95
-    none = shadow.evaluate(attack, *forgotten, *others)
+    none = membership.evaluate(attack.scores, *forgotten, *others)
     assert none["auc"].value == pytest.approx(0.5, abs=0.1)  # 3.5 standard errors
     assert none["recall"].value == pytest.approx(none["control"].value, abs=0.05)
     assert none["tpr_at_fpr_1%"].value < 0.06
@@ -36,7 +37,7 @@ def test_a_leak_is_found_and_its_absence_too(kind):
 @pytest.mark.parametrize("kind", shadow.KINDS)
 def test_shadows_without_a_leak_teach_nothing(kind):
     attack = shadow.fit(0, *shadows(0.0), LABELS, classes=(0, 1), kind=kind)
-    result = shadow.evaluate(attack, *target(0.0, n=2000, seed=1), *target(0.0, n=2000, seed=2))
+    result = membership.evaluate(attack.scores, *target(0.0, n=2000, seed=1), *target(0.0, n=2000, seed=2))
     assert result["auc"].value == pytest.approx(0.5, abs=0.06)
     assert result["recall"].value == pytest.approx(result["control"].value, abs=0.06)
 
@@ -44,7 +45,7 @@ def test_shadows_without_a_leak_teach_nothing(kind):
 def test_the_control_exposes_an_attack_that_always_says_member():
     attack = shadow.fit(0, *shadows(2.0), LABELS, classes=(0, 1))
     # A model that was trained for longer than the shadows: its own-class logits are large whatever it is shown.
-    result = shadow.evaluate(attack, *target(30.0, seed=1), *target(30.0, seed=2))
+    result = membership.evaluate(attack.scores, *target(30.0, seed=1), *target(30.0, seed=2))
     assert result["recall"].value == 1 and result["control"].value == 1
     assert result["balanced_accuracy"].value == 0.5 and result["auc"].value == pytest.approx(0.5, abs=0.1)
 
@@ -60,7 +61,7 @@ def test_hand_values():
     attack = shadow.ShadowAttack("logistic", models)
     logits = np.array([[5.0, 9.0], [4.0, 9.0], [1.0, 9.0], [1.0, 9.0]])
     assert attack.scores(logits, np.array([5, 5, 5, 6])).tolist() == [1, 0, -3, 3]
-    result = shadow.evaluate(attack, logits, np.array([5, 5, 5, 6]), logits[[0, 1]] - 2, np.array([6, 5]))
+    result = membership.evaluate(attack.scores, logits, np.array([5, 5, 5, 6]), logits[[0, 1]] - 2, np.array([6, 5]))
     # Others: 4 - 3 = 1 and 2 - 4 = -2; a score of 0 is not called a member.
     assert result == {
         "recall": (0.5, 4, "low"),
@@ -145,6 +146,6 @@ def test_refusals():
     with pytest.raises(InputError, match="30 of 30 that are not: the model has diverged"):
         attack.scores(x * np.inf, y)
     with pytest.raises(InputError, match=r"same classes, but \[1\] is only in one"):
-        shadow.evaluate(attack, x, y, x[:1], y[:1])
+        membership.evaluate(attack.scores, x, y, x[:1], y[:1])
     with pytest.raises(InputError, match="other_labels to hold at least one"):
-        shadow.evaluate(attack, x, y, x[:0], y[:0])
+        membership.evaluate(attack.scores, x, y, x[:0], y[:0])

@@ -287,7 +287,7 @@ def test_real_images_in_the_unit_range(data_dir, monkeypatch):
     monkeypatch.setenv(files.DATA_VARIABLE, str(data_dir))
     for name, first in (("mnist", "0"), ("cifar10", "airplane")):
         data = images.load_images(name)
-        some = data.x[::10]
+        some = data.x[::7]  # classes take turns in the sample of CIFAR-10
         assert (some.min(), some.max()) == (0, 1) and some.dtype == np.float32 and some.ndim == 4
         np.testing.assert_allclose(some.mean(axis=(0, 1, 2)), data.mean, atol=0.02)
         np.testing.assert_allclose(some.std(axis=(0, 1, 2)), data.std, atol=0.01)

@@ -1,0 +1,79 @@
+"""What a membership attack says about a forget set, beside a control. On the host, no JAX.
+
+RUB ("RUB: Evaluating Residual Knowledge in Unlearned Models", appendix C.1) reports the share of the forget set that is
+called members; lower means better forgotten. That share alone is gamed by an attack that says "member" whatever it sees (and
+of a model that was trained longer than the shadow models it may well say so), so examples that no training saw are judged
+beside it.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxunlearn._validate import not_empty, require
+from jaxunlearn.metrics import roc
+
+FPR = 0.01
+
+
+class Metric(NamedTuple):
+    """A figure with what is needed to read it.
+
+    Attributes:
+        value: In [0, 1].
+        count: Examples it was counted over.
+        forgotten: What it would be, had the model forgotten: "low"; "0.5" (neither side told apart from the other); or
+            "control", of examples that no training saw.
+    """
+
+    value: float
+    count: int
+    forgotten: str
+
+
+def evaluate(
+    scores: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    forget_logits: np.ndarray,
+    forget_labels: np.ndarray,
+    other_logits: np.ndarray,
+    other_labels: np.ndarray,
+) -> dict[str, Metric]:
+    """What the attack says about a model's forget set, beside what it says about examples that no training saw.
+
+    Args:
+        scores: ``(logits [n, C], labels [n]) -> [n]``: the attack, as ``attack.shadow.ShadowAttack.scores``; > 0 is called
+            a member.
+        forget_logits: [n_f, C] of the model on the forget set, moved by an attack on it or not.
+        forget_labels: [n_f] true classes.
+        other_logits: [n_o, C] of the same model on test examples of the same classes, moved the same way.
+        other_labels: [n_o] true classes.
+
+    Returns:
+        "recall" (RUB's MIA): share of the forget set called members. "control": the same of the others; a recall no
+        higher says nothing about membership. "balanced_accuracy": mean of the recall and of the others' share called
+        non-members. "auc": Pr[score of a forgotten example > other's]. "tpr_at_fpr_1%": share of the forget set above all
+        but 1% of the others; with fewer than 100 of them, above all.
+
+    Raises:
+        InputError: The two sets are empty or not of the same classes; as for ``scores``.
+    """
+    for name, part in (("forget_labels", forget_labels), ("other_labels", other_labels)):
+        not_empty(name, part)
+    ours, theirs = set(np.asarray(forget_labels).tolist()), set(np.asarray(other_labels).tolist())
+    require(
+        ours == theirs,
+        f"Expected forget set and control to be of the same classes, but {sorted(ours ^ theirs)[:5]} is only in one; "
+        "take test examples of the forget set's classes.",
+    )
+    inside, outside = scores(forget_logits, forget_labels), scores(other_logits, other_labels)
+    recall, control = float((inside > 0).mean()), float((outside > 0).mean())
+    true_positives, count = roc.tpr_at_fpr(inside, outside, fpr=FPR)
+    both = inside.size + outside.size
+    return {
+        "recall": Metric(recall, count, "low"),
+        "control": Metric(control, outside.size, "control"),
+        "balanced_accuracy": Metric((recall + 1 - control) / 2, both, "0.5"),
+        "auc": Metric(roc.auc(inside, outside), both, "0.5"),
+        "tpr_at_fpr_1%": Metric(true_positives / count, count, "low"),
+    }
