@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from jaxunlearn.attack import shadow
+from jaxunlearn.metrics import membership
 from jaxunlearn.pipeline.robustness.config import Robustness
 from jaxunlearn.pipeline.robustness.stages import Arrays
 from jaxunlearn.pipeline.robustness.study import Study
@@ -173,7 +174,7 @@ def _membership(
     for model in logits:
         for condition, values in enumerate(model):
             for attack in attacks:
-                result = shadow.evaluate(attack, values[:forget], labels[:forget], values[forget:], labels[forget:])
+                result = membership.evaluate(attack.scores, values[:forget], labels[:forget], values[forget:], labels[forget:])
                 for name in _MEMBERSHIP:
                     found[name][condition].append(result[name].value)
     return [
