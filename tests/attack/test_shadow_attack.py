@@ -145,7 +145,9 @@ def test_refusals():
         attack.scores(x[:, :2], y)
     with pytest.raises(InputError, match="30 of 30 that are not: the model has diverged"):
         attack.scores(x * np.inf, y)
-    with pytest.raises(InputError, match=r"same classes, but \[1\] is only in one"):
-        membership.evaluate(attack.scores, x, y, x[:1], y[:1])
+    with pytest.raises(InputError, match=r"got \[2\]"):
+        membership.evaluate(attack.scores, x, y, x, y + 1)
+    with pytest.raises(InputError, match="forget_labels to hold at least one"):
+        membership.evaluate(attack.scores, x[:0], y[:0], x, y)
     with pytest.raises(InputError, match="other_labels to hold at least one"):
         membership.evaluate(attack.scores, x, y, x[:0], y[:0])
