@@ -55,8 +55,8 @@ class Robustness:
     """Architecture; resnet18 and resnet50 have BatchNorm, those with -gn GroupNorm."""
     forget: Literal["classes", "images"] = "classes"
     """What is to be forgotten: all images of some classes, or some images of all classes."""
-    forget_classes: tuple[int, ...] = (0,)
-    """Class-wise: the classes."""
+    forget_classes: Annotated[tuple[int, ...] | None, UNSAID] = None
+    """Class-wise: the classes. Default: the paper's, as far as the files have them; of digits 0."""
     forget_share: float = 0.1
     """Of images: the share, in (0, 1)."""
     seeds: int = 3
@@ -73,6 +73,9 @@ class Robustness:
     shadows: Shadows = Shadows()
     curves: tuple[str, ...] = ("salun",)
     """Methods that are also attacked with other numbers of steps and other step sizes, at the largest radius."""
+    attacked: Annotated[int | None, UNSAID] = None
+    """Images of the forget set that are looked at and attacked, drawn at random, and at most as many controls. Default:
+    all."""
     saved_seeds: Annotated[int | None, UNSAID] = None
     """Seeds whose attacked images are kept on disk. Default: all."""
     augmentation: Literal["none", "crop", "crop-flip"] = "none"
@@ -95,14 +98,17 @@ class Robustness:
         _validate.at_least(0, seed=self.seed)
         _validate.require(self.seed < 1 << 32, f"Expected seed={self.seed} < 2 ** 32.")
         _validate.open_unit(forget_share=self.forget_share)
-        _validate.not_empty("forget_classes", self.forget_classes)
-        _different("forget_classes", self.forget_classes)
+        if self.forget_classes is not None:
+            _validate.not_empty("forget_classes", self.forget_classes)
+            _different("forget_classes", self.forget_classes)
         _different("epsilons", self.epsilons)
         for epsilon in self.epsilons:
             _validate.require(epsilon > 0, f"Expected epsilons > 0, got {epsilon!r}; without attack is always shown.")
         unknown = [name for name in self.curves if name not in self.methods]
         if self.curves != Robustness.curves:
             _validate.require(not unknown, f"Expected curves of methods that are attacked, got {' '.join(unknown)}.")
+        if self.attacked is not None:
+            _validate.at_least(1, attacked=self.attacked)
         if self.saved_seeds is not None:
             _validate.at_least(0, saved_seeds=self.saved_seeds)
 
@@ -115,14 +121,6 @@ class Robustness:
     def conditions(self) -> list[str]:
         """Names of what is done to inputs: nothing first."""
         return [CLEAN, *map(strength, self.epsilons)]
-
-    @property
-    def scenario(self) -> str:
-        """What is to be forgotten, in words."""
-        if self.forget == "images":
-            return f"{self.forget_share:.0%} of the training images, of all classes"
-        one = len(self.forget_classes) == 1
-        return f"class{'' if one else 'es'} {', '.join(map(str, self.forget_classes))}"
 
     def step_size(self, epsilon: float) -> float:
         """The change of a pixel by one step at a radius, both in [0, 1]."""
@@ -163,6 +161,6 @@ def original_identity(config: Robustness) -> dict[str, Any]:
 
 def identity(config: Robustness) -> dict[str, Any]:
     """What all results of a run directory depend on; a method's own hyperparameters come on top."""
-    names = ("epsilons", "distance", "attack", "second_attack", "shadows", "saved_seeds")
+    names = ("epsilons", "attacked", "distance", "attack", "second_attack", "shadows", "saved_seeds")
     found = original_identity(config) | {name: as_json(getattr(config, name)) for name in names}
     return found | {"epsilons": list(map(str, config.epsilons))}  # JSON has no infinity

@@ -45,7 +45,7 @@ def utility(study: Study, logits_test: np.ndarray, retain_accuracy: np.ndarray) 
     hits = logits_test.argmax(-1) == images.y_test
     metrics = []
     if study.config.forget == "classes":
-        kept = ~np.isin(images.y_test, study.config.forget_classes)
+        kept = ~np.isin(images.y_test, images.forget_classes)
         metrics.append(
             Metric(
                 name="ta_retain_classes",
@@ -92,7 +92,7 @@ def recovery(
         attacks: Membership attacks.
         second: [S, E, n, C] under the second attack, the clean condition included, or None.
     """
-    labels, forget = study.images.probes[1], study.images.sizes.forget
+    labels, forget = study.images.probes[1], len(study.images.forgotten)
     conditions, controls = len(study.config.conditions), len(labels) - forget
     kind = "of the forgotten classes" if study.config.forget == "classes" else "like them"
 
@@ -174,7 +174,9 @@ def _membership(
     for model in logits:
         for condition, values in enumerate(model):
             for attack in attacks:
-                result = membership.evaluate(attack.scores, values[:forget], labels[:forget], values[forget:], labels[forget:])
+                result = membership.evaluate(
+                    attack.scores, values[:forget], labels[:forget], values[forget:], labels[forget:]
+                )
                 for name in _MEMBERSHIP:
                     found[name][condition].append(result[name].value)
     return [

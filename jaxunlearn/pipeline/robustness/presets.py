@@ -4,7 +4,6 @@ import dataclasses
 
 from jaxunlearn.attack.mapping import Options
 from jaxunlearn.config import Methods, Training
-from jaxunlearn.data import forget
 from jaxunlearn.pipeline.robustness.config import Robustness, Shadows
 from jaxunlearn.unlearn.base import SGD
 from jaxunlearn.unlearn.finetune import Finetune
@@ -76,7 +75,6 @@ PRESETS: dict[str, tuple[str, Robustness]] = {
         dataclasses.replace(
             _PAPER,
             dataset="cifar100",
-            forget_classes=forget.CLASSES["cifar100"],
             method=_methods(
                 finetune=0.013, relabel=0.02, alpha=20.0, l1=1e-3, penalty=7e-4, salun=0.022, shuffled=True
             ),
@@ -87,7 +85,6 @@ PRESETS: dict[str, tuple[str, Robustness]] = {
         dataclasses.replace(
             _PAPER,
             dataset="tiny-imagenet",
-            forget_classes=forget.CLASSES["tiny-imagenet"],
             shadows=Shadows(epochs=20),
             method=_methods(
                 finetune=0.0023, relabel=0.0025, alpha=10.0, l1=1e-3, penalty=1e-4, salun=0.0015, shuffled=True

@@ -108,8 +108,8 @@ def _targets(study: Study, originals: Originals, measurements: Measurements) -> 
     arrays = {
         "images": x,
         "labels": y,
-        "rows": np.concatenate([images.rows[images.retain :], images.controls]),
-        "is_member": np.arange(len(y)) < images.sizes.forget,
+        "rows": np.concatenate([images.rows[images.forgotten], images.controls]),
+        "is_member": np.arange(len(y)) < len(images.forgotten),
         "logits": found["probes"],
         "class_names": np.array(images.class_names, str),
     }
@@ -126,7 +126,7 @@ def _original(study: Study, clean: Arrays, attacks: Any, seconds: float) -> Robu
         method="original",
         title=config.dataset,
         task="classification",
-        scenario=config.scenario,
+        scenario=study.images.scenario,
         conditions=config.conditions,
         seeds=study.originals,
         metrics=metrics,
@@ -153,7 +153,7 @@ def _record(
         method=work.name,
         title=config.dataset,
         task="classification",
-        scenario=config.scenario,
+        scenario=study.images.scenario,
         conditions=config.conditions,
         seeds=config.seeds,
         metrics=metrics,

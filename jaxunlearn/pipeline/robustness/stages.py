@@ -292,7 +292,7 @@ class Unlearning:
         study, config = self.study, self.study.config
         if not config.epsilons:
             return {}
-        radius, forget = config.strongest / 255, study.images.sizes.forget
+        radius, forget = config.strongest / 255, len(study.images.forgotten)
         base = config.step_size(radius)
         axes = {
             "steps": ("steps", [s for s in STEPS if s <= 2 * config.attack.steps]),

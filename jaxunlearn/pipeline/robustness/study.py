@@ -10,8 +10,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from jaxunlearn._validate import require
-from jaxunlearn.data import augment
-from jaxunlearn.data.forget import forget_split
+from jaxunlearn.data import augment, forget
 from jaxunlearn.data.images import load_images
 from jaxunlearn.data.splits import host_generator
 from jaxunlearn.engine import plan as planning
@@ -44,7 +43,10 @@ class Images:
         x_test: [k, h, w, c].
         y_test: [k].
         retain: Images in the retain set.
-        controls: [u] rows of test images that are attacked like the forget set, which no model has seen.
+        forget_classes: The classes that are forgotten; none where images of all are.
+        scenario: What is to be forgotten, in words.
+        forgotten: [f] places in x of the forget images that are attacked.
+        controls: [u] rows of test images that are attacked like them, which no model has seen.
         classes: Number of classes.
         class_names: Of the classes, or empty.
         mean: [c] of the channels, applied inside the model.
@@ -57,6 +59,9 @@ class Images:
     x_test: np.ndarray
     y_test: np.ndarray
     retain: int
+    forget_classes: tuple[int, ...]
+    scenario: str
+    forgotten: np.ndarray
     controls: np.ndarray
     classes: int
     class_names: tuple[str, ...]
@@ -71,9 +76,9 @@ class Images:
 
     @property
     def probes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Images that are attacked and their labels: the forget set, then the controls."""
-        x = np.concatenate([self.x[self.retain :], self.x_test[self.controls]])
-        return x, np.concatenate([self.y[self.retain :], self.y_test[self.controls]])
+        """Images that are attacked and their labels: of the forget set, then the controls."""
+        x = np.concatenate([self.x[self.forgotten], self.x_test[self.controls]])
+        return x, np.concatenate([self.y[self.forgotten], self.y_test[self.controls]])
 
 
 def load(config: Robustness, key: PRNGKeyArray) -> Images:
@@ -81,18 +86,22 @@ def load(config: Robustness, key: PRNGKeyArray) -> Images:
     data = load_images(config.dataset)
     assert data.mean is not None and data.std is not None  # of images in [0, 1] they are known
     by_class = config.forget == "classes"
-    split = forget_split(
+    classes = config.forget_classes or forget.preset_classes(config.dataset, data.classes) if by_class else ()
+    scenario = _words(classes, data.class_names) if by_class else f"{config.forget_share:.0%} of all training images"
+    split = forget.forget_split(
         key,
         data.y,
-        classes=config.forget_classes if by_class else None,
+        classes=classes if by_class else None,
         share=None if by_class else config.forget_share,
     )
     rows = np.concatenate([split.retain, split.forget])
-    kind = np.flatnonzero(np.isin(data.y_test, config.forget_classes)) if by_class else np.arange(len(data.y_test))
-    drawn = host_generator(key).permutation(kind)[: len(split.forget)]
+    kind = np.flatnonzero(np.isin(data.y_test, classes)) if by_class else np.arange(len(data.y_test))
+    generator = host_generator(key)
+    forgotten = len(split.retain) + np.sort(generator.permutation(len(split.forget))[: config.attacked])
+    drawn = generator.permutation(kind)[: len(forgotten)]
     require(
         drawn.size > 0,
-        f"Expected test images of {config.scenario} in {config.dataset}, found none; they are the control of the attack.",
+        f"Expected test images of {scenario} in {config.dataset}, found none; they are the control of the attack.",
     )
     return Images(
         x=data.x[rows],
@@ -101,12 +110,20 @@ def load(config: Robustness, key: PRNGKeyArray) -> Images:
         x_test=data.x_test,
         y_test=data.y_test,
         retain=len(split.retain),
+        forget_classes=classes,
+        scenario=scenario,
+        forgotten=forgotten,
         controls=np.sort(drawn),
         classes=data.classes,
         class_names=tuple(data.class_names or ()),
         mean=data.mean,
         std=data.std,
     )
+
+
+def _words(classes: tuple[int, ...], names: tuple[str, ...] | None) -> str:
+    shown = [str(c) if names is None or names[c] == str(c) else f"{c} ({names[c]})" for c in classes]
+    return f"class{'' if len(classes) == 1 else 'es'} {', '.join(shown)}"
 
 
 @dataclasses.dataclass(frozen=True)
