@@ -42,7 +42,8 @@ def data_dir():
         return Path(named)
     problem = f"JAXUNLEARN_DATA={named} is no folder" if named else "JAXUNLEARN_DATA is not set"
     files = (
-        "cifar10_train*.npz, cifar10_test*.npz, MNIST's t10k files, shakespeare_speeches.jsonl.gz, tinyshakespeare.txt"
+        "cifar10_train*.npz, cifar10_test*.npz, MNIST's t10k files, tiny_imagenet*.tar, shakespeare_speeches.jsonl.gz, "
+        "tinyshakespeare.txt"
     )
     fix = f"set it to the folder with {files}"
     if os.environ.get("CI"):
