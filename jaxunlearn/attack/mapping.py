@@ -472,14 +472,16 @@ def attack(
         steps is None or options.algorithm != "apgd",
         "Expected no steps beside options with algorithm='apgd', whose checkpoints depend on them; set options.steps.",
     )
+    x, target = jax.tree.map(jnp.asarray, (x, target))
     distance, n = distance_of(distance), x.shape[0]
     starts = _starts(key, jnp.arange(n) if ids is None else ids, x, constraint, options)
     found, iterations = _search(
         target, apply, x, starts.reshape(-1, *x.shape[1:]), distance, constraint, options, steps, step_size
     )
     shape = (options.restarts, n)
+    found = found.reshape(*shape, *x.shape[1:])
     # An untouched pixel is the clean one to the last bit, also a subnormal one, which arithmetic may have made 0.
-    found = jnp.where(found.reshape(*shape, *x.shape[1:]) == x[None], x[None], found.reshape(*shape, *x.shape[1:]))
+    found = jnp.where(found == x[None], x[None], found)
     result = _results(target, apply, found.reshape(-1, *x.shape[1:]), distance, min(options.batch_size, n), n)
     outputs, left = jax.tree.map(lambda a: a.reshape(*shape, *a.shape[1:]), result)
     chosen = jnp.argmin(jnp.where(jnp.isnan(left), jnp.inf, left), axis=0)
