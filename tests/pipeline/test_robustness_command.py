@@ -192,3 +192,19 @@ def test_the_command_line_knows_the_presets(capsys):
     assert all(name in said for name in PRESETS)
     assert cli.main(["robustness", "digits", "--epsilons", "-1"]) == 2
     assert "epsilons > 0, got -1.0" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_models_that_diverge_are_left_out_and_said(tmp_path):
+    wild = SGD(peak=1e30, schedule="constant")
+    config = dataclasses.replace(
+        SMALL,
+        out=as_path(tmp_path / "run"),
+        methods=("finetune",),
+        seeds=2,
+        method=Methods(finetune=Finetune(epochs=1, descent=wild)),
+    )
+    record = record_of(run.run(config), "finetune")
+    assert record.seeds == 0 and record.metric("ua").values == [[], [], []] and record.metric("mia").mean(0) is None
+    assert "seeds 0, 1 diverged" in record.notes[-1]
+    assert cli.main(["report", str(config.directory)]) == 0

@@ -141,21 +141,29 @@ def _record(
 ) -> RobustnessRecord:
     config = study.config
     began = time.perf_counter()
-    logits = _by_condition(arrays, "")
-    second = _by_condition(arrays, "second_") if "second_outputs" in arrays else None
-    metrics = measure.utility(study, arrays["test"], arrays["retain_accuracy"])
+    whole = _whole(arrays)
+    kept = {name: value[whole] for name, value in arrays.items() if name != "seconds"}
+    logits = _by_condition(kept, "")
+    second = _by_condition(kept, "second_") if "second_outputs" in kept else None
+    metrics = measure.utility(study, kept["test"], kept["retain_accuracy"])
     metrics += measure.recovery(study, logits, attacks, second)
     membership = time.perf_counter() - began
+    notes = list(work.method.unlearner.notes)
+    if not whole.all():
+        lost = ", ".join(map(str, np.flatnonzero(~whole)))
+        notes.append(
+            f"The models of seeds {lost} diverged: their logits are not finite, and they are left out. Try a smaller step."
+        )
     curves = work.curves(originals, measurements) if work.name in config.curves else {}
     unlearning, looking, attacking = (round(float(value), 2) for value in arrays["seconds"])
-    attacked = logits.shape[0] * (logits.shape[1] - 1) * logits.shape[2]
+    attacked = len(whole) * (logits.shape[1] - 1) * logits.shape[2]
     return RobustnessRecord(
         method=work.name,
         title=config.dataset,
         task="classification",
         scenario=study.images.scenario,
         conditions=config.conditions,
-        seeds=config.seeds,
+        seeds=int(whole.sum()),
         metrics=metrics,
         bands=[band for band in config.bands if band.method == work.name],
         curves=curves,
@@ -168,8 +176,15 @@ def _record(
             "membership": round(membership, 2),
         },
         throughput={"images": round(attacked / attacking, 1)} if attacking > 0 else {},
-        notes=list(work.method.unlearner.notes),
+        notes=notes,
     )
+
+
+def _whole(arrays: Arrays) -> np.ndarray:
+    """[S] whether everything that a seed's model says is finite."""
+    named = ("test", "probes", "outputs", "second_outputs")
+    flags = [np.isfinite(arrays[name]).reshape(len(arrays[name]), -1).all(axis=1) for name in named if name in arrays]
+    return np.logical_and.reduce(flags)
 
 
 def _by_condition(arrays: Arrays, prefix: str) -> np.ndarray:

@@ -87,13 +87,13 @@ def load(config: Robustness, key: PRNGKeyArray) -> Images:
     assert data.mean is not None and data.std is not None  # of images in [0, 1] they are known
     by_class = config.forget == "classes"
     classes = config.forget_classes or forget.preset_classes(config.dataset, data.classes) if by_class else ()
-    scenario = _words(classes, data.class_names) if by_class else f"{config.forget_share:.0%} of all training images"
     split = forget.forget_split(
         key,
         data.y,
         classes=classes if by_class else None,
         share=None if by_class else config.forget_share,
     )
+    scenario = _words(classes, data.class_names) if by_class else f"{config.forget_share:.0%} of all training images"
     rows = np.concatenate([split.retain, split.forget])
     kind = np.flatnonzero(np.isin(data.y_test, classes)) if by_class else np.arange(len(data.y_test))
     generator = host_generator(key)
