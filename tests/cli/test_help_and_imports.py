@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from jaxunlearn.cli import COMMANDS, main
+from jaxunlearn.config import METHOD_NAMES
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,8 @@ def test_every_option_has_a_description(capsys, monkeypatch, words):
             text = re.sub(r"^(-h, )?--\S+(, --\S+)?( (\[.*?\]+|\{\S*\}(\|\w+)?|\w+))?", "", line) if found else line
             options[name] = f"{options.get(name, '')} {text}".strip()
     assert options
+    if words[0] == "audit":
+        assert all(name in options["--methods"] for name in METHOD_NAMES)
     for name, text in options.items():
         described = re.sub(r"\((default: .*|required)\)", "", text)
         assert len(re.findall(r"[A-Za-z]{2,}", described)) >= 1, (name, text)

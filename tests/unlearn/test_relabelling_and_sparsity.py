@@ -118,6 +118,16 @@ def test_exactly_so_many_entries_are_kept_and_the_first_of_equal_ones(count):
     assert jax.tree.map(jnp.shape, marked) == jax.tree.map(jnp.shape, tree)
 
 
+def test_kept_entries_of_all_sizes_are_those_of_a_stable_sort():
+    draws = np.random.default_rng(0)
+    values = np.abs(draws.normal(size=3000) * 10.0 ** draws.integers(-37, 37, 3000)).astype(np.float32)
+    values[::3] = draws.choice([0.0, 1e-30, 2.5], 1000)  # and many equal ones
+    mark = jax.jit(relabel.largest, static_argnums=1)
+    for count in (1, 700, 1500, 2990):
+        kept = np.argsort(-values, kind="stable")[:count]
+        np.testing.assert_array_equal(np.flatnonzero(mark(jnp.asarray(values), count)), np.sort(kept))
+
+
 @functools.cache
 def salient(density=0.4):
     return run(SalUn(density=density).build(INFO).phases[0], PARAMS, [ForgetRetain(None, FORGOTTEN)] * 2)
