@@ -1,6 +1,7 @@
 """The unlearning mapping attack: exact boxes, exact independence, exact early exit, and what it should find."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -108,11 +109,10 @@ def test_attacked_inputs_stay_in_the_box_to_the_last_bit(algorithm):
             assert (np.asarray(found.inputs) != x).any()
 
 
-@pytest.mark.parametrize("epsilon", [0, "traced"])
-def test_radius_zero_is_the_clean_input_and_output_to_the_last_bit(epsilon):
+def test_radius_zero_is_the_clean_input_and_output_to_the_last_bit():
     params, target, _ = problem(12)
     x = pixels(0, (12, *SHAPE))
-    found = attack(params, target, x, epsilon=epsilon, radius=0.0)
+    found = attack(params, target, x, radius=0.0)
     np.testing.assert_array_equal(bits(found.inputs), bits(x))
     clean = np.concatenate([jax.jit(MODEL.apply)(params, x[i : i + 4]) for i in (0, 4, 8)])
     np.testing.assert_array_equal(found.outputs, clean)
@@ -126,8 +126,8 @@ def test_without_a_radius_the_input_counts_for_nothing_but_its_shape():
     other = attack(params, target, 1 - x, epsilon=None, step_size=0.05, steps=40, start="random")
     assert_same(free, other)
     assert 0 <= float(free.inputs.min()) and float(free.inputs.max()) <= 1
-    near = attack(params, target, x, step_size=0.05, steps=40)
-    assert float(free.distance.mean()) < float(near.distance.mean())
+    clean = mapping.kl(MODEL.apply(params, x), target)
+    assert float(free.distance.mean()) < 0.1 * float(clean.mean())
 
 
 def test_starts_are_uniform_within_the_radius_and_fresh_for_key_id_and_restart():
@@ -149,7 +149,7 @@ def test_starts_are_uniform_within_the_radius_and_fresh_for_key_id_and_restart()
 # --- sign steps against a Python loop, and early exit -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("start", ["zero", "random"])
+@pytest.mark.parametrize("start", ["random", pytest.param("zero", marks=pytest.mark.slow)])
 def test_agrees_with_a_python_loop(start):
     params, target, x = problem()
     constraint = Constraint(0.1)
@@ -193,9 +193,10 @@ def counting(z, returns):
     return value + VALUES[place]
 
 
+@pytest.mark.parametrize("early", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("iterate", ["last", "best"])
-@pytest.mark.parametrize("steps", [13, 100, *(pytest.param(s, marks=pytest.mark.slow) for s in (1, 2, 31, 64))])
-def test_early_exit_changes_nothing_whatever_the_cycle(steps, iterate):
+@pytest.mark.parametrize("steps", [100, *(pytest.param(steps, marks=pytest.mark.slow) for steps in (1, 2, 13, 31, 64))])
+def test_early_exit_changes_nothing_whatever_the_cycle(steps, iterate, early):
     starts, returns = counter()
     x = as_bits(starts)
     expected, path = [], starts.copy()
@@ -205,23 +206,22 @@ def test_early_exit_changes_nothing_whatever_the_cycle(steps, iterate):
     expected = np.stack(expected)  # [steps + 1, 256] places
     values = np.asarray(VALUES)[expected]
     best = expected[np.argmin(values, axis=0), np.arange(len(x))]  # the first of equals
-    for early in (False, True):
-        options = Options(steps=steps, step_size=1, start="zero", iterate=iterate, early_exit=early, batch_size=48)
-        found = jax.jit(
-            lambda x, returns, options=options: mapping.attack(
-                KEY, returns, lambda z: z, x, distance=counting, constraint=Constraint(None), options=options
-            )
-        )(x, returns)
-        np.testing.assert_array_equal(bits(found.inputs), bits(as_bits(expected[-1] if iterate == "last" else best)))
-        iterations, asked = np.asarray(found.iterations), steps + (iterate == "best")
-        assert (iterations <= asked).all() if early else (iterations == asked).all()
-    if steps == 100:
+    options = Options(steps=steps, step_size=1, start="zero", iterate=iterate, early_exit=early, batch_size=48)
+    found = jax.jit(
+        lambda x, returns: mapping.attack(
+            KEY, returns, lambda z: z, x, distance=counting, constraint=Constraint(None), options=options
+        )
+    )(x, returns)
+    np.testing.assert_array_equal(bits(found.inputs), bits(as_bits(expected[-1] if iterate == "last" else best)))
+    iterations, asked = np.asarray(found.iterations), steps + (iterate == "best")
+    assert (iterations <= asked).all() if early else (iterations == asked).all()
+    if steps == 100 and early:
         # Brent's search ends within a few times tail and cycle, and the last iterate is up to a cycle further.
         tail_and_cycle = PLACES - np.minimum(starts, returns)
         assert (iterations <= 4 * tail_and_cycle + 2).all() and iterations.mean() < 50
 
 
-@pytest.mark.parametrize("iterate", ["last", "best"])
+@pytest.mark.parametrize("iterate", ["last", pytest.param("best", marks=pytest.mark.slow)])
 def test_early_exit_changes_no_bit_of_a_real_attack(iterate):
     params, target, x = problem(40)
     both = [attack(params, target, x, iterate=iterate, early_exit=early, steps=150) for early in (False, True)]
@@ -303,17 +303,24 @@ def test_population_of_models_mapped_equals_one_by_one():
 
 
 def test_weights_cost_nothing():
-    """No product of the compiled loop makes a gradient of the weights' shape."""
-    params, target, x = problem(8)
-    apply = functools.partial(MODEL.apply, params)
-    run = jax.jit(
-        lambda p: mapping.attack(KEY, target, functools.partial(MODEL.apply, p), x, constraint=Constraint(0.1))
-    )
-    del apply
-    text = run.lower(params).compile().as_text()
-    assert "f32[8,8]" in text  # activations, to know that the search finds anything
-    made = [line for line in text.splitlines() if " dot(" in line and line.split("= ")[1].startswith("f32[12,8]")]
-    assert not made
+    """Every product of the compiled attack has a row for each of its 7 examples: none is a gradient of weights."""
+    params, target, x = problem(7)
+
+    def products(fn):
+        lines = jax.jit(fn).lower(params).compile().as_text().splitlines()
+        shapes = [re.search(r"= f32\[([\d,]+)\]\S* dot\(", line) for line in lines]
+        return [tuple(map(int, shape[1].split(","))) for shape in shapes if shape]
+
+    def loss(params):
+        return jnp.sum(mapping.kl(MODEL.apply(params, x), target))
+
+    def run(params):
+        apply, options = functools.partial(MODEL.apply, params), Options(start="zero")
+        return mapping.attack(KEY, target, apply, x, constraint=Constraint(0.1), options=options)
+
+    assert any(7 not in shape for shape in products(jax.grad(loss)))  # what such a gradient looks like
+    found = products(run)
+    assert len(found) >= 4 and all(7 in shape for shape in found)
 
 
 # --- what it finds ----------------------------------------------------------------------------------------------------
