@@ -12,6 +12,7 @@ from typing import Any
 
 from jaxunlearn.cli import use_all_cores
 from jaxunlearn.config import Audit
+from jaxunlearn.pipeline.robustness.config import Robustness
 from jaxunlearn.records import BoundRecord, read_json, write_json
 
 Audits = Mapping[str, Audit]
@@ -102,18 +103,32 @@ def main(
         columns: What is printed.
         collect: The rows of one audited method.
     """
+
+    def rows_of(label: str, config: Audit) -> list[Row]:
+        records = run(f"{Path(file).parent.name}/{label}", config)
+        return [one for record in records for one in collect(label, record)]
+
+    _command(file, small, paper, rows_of, columns, LIMITS)
+
+
+def _command(
+    file: str,
+    small: Mapping[str, Any],
+    paper: Mapping[str, Any],
+    rows_of: Callable[[str, Any], list[Row]],
+    columns: Mapping[str, Callable[[Row], Any]],
+    unit: str,
+) -> None:
     parser = argparse.ArgumentParser(description=f"Presets: {', '.join(small)}; with --paper: {', '.join(paper)}.")
     parser.add_argument("--paper", action="store_true", help="the paper's settings: one accelerator, hours")
     parser.add_argument("--only", nargs="+", default=None, help="some of the presets; nothing is written then")
     chosen = parser.parse_args()
     folder = Path(file).parent
     use_all_cores()
-    audits = paper if chosen.paper else small
     rows, began = [], time.perf_counter()
-    for label, config in audits.items():
+    for label, config in (paper if chosen.paper else small).items():
         if chosen.only is None or label in chosen.only:
-            for record in run(f"{folder.name}/{label}", config):
-                rows += collect(label, record)
+            rows += rows_of(label, config)
     print(table(rows, columns))
     if chosen.only is None:
         import jax
@@ -121,7 +136,63 @@ def main(
         facts = {
             "machine": f"{jax.device_count()} x {jax.devices()[0].device_kind}, {os.cpu_count()} cores, {platform.machine()}",
             "seconds": round(time.perf_counter() - began, 1),
-            "unit": LIMITS,
+            "unit": unit,
         }
         write_json(folder / ("results-paper.json" if chosen.paper else "results.json"), facts | {"rows": rows})
         print(f"\n{json.dumps(facts)}")
+
+
+def robustness_rows(name: str, label: str, config: Robustness) -> list[Row]:
+    """Runs or resumes one study of robustness; a row for the original models and one for each method."""
+    from jaxunlearn.pipeline.robustness import run as pipeline
+    from jaxunlearn.robustness import FILE, RobustnessRecord
+
+    directory = pipeline.run(dataclasses.replace(config, out=runs_folder() / name / label))
+    rows = []
+    for method in ("original", *config.methods):
+        record = RobustnessRecord.from_json(read_json(directory / method / FILE))
+        found: Row = {"setting": label, "method": method, "forgotten": record.scenario, "seeds": record.seeds}
+        for metric in record.metrics:
+            for number, condition in enumerate(record.conditions):
+                if metric.values[number]:
+                    scale = 100 if metric.percent else 1
+                    deviation = metric.sd(number)
+                    found[f"{metric.name} {condition}"] = {
+                        "mean": round(scale * (metric.mean(number) or 0.0), 2),
+                        "sd": None if deviation is None else round(scale * deviation, 2),
+                        "n": metric.count,
+                    }
+        rows.append(found | {"seconds": record.seconds, "curves": record.curves, "notes": record.notes})
+    return rows
+
+
+def robustness_main(file: str, small: Mapping[str, Robustness], paper: Mapping[str, Robustness]) -> None:
+    """The command of an experiment on robustness, with the options of ``main``."""
+    name = Path(file).parent.name
+    configs = [*small.values(), *paper.values()]
+    conditions = list(dict.fromkeys(condition for config in configs for condition in config.conditions))
+
+    def cell(key: str) -> Callable[[Row], Any]:
+        def show(one: Row) -> str | None:
+            found = one.get(key)
+            if found is None:
+                return None
+            return f"{found['mean']:.1f}" if found["sd"] is None else f"{found['mean']:.1f} ± {found['sd']:.1f}"
+
+        return show
+
+    columns: dict[str, Callable[[Row], Any]] = {"setting": lambda r: r["setting"], "method": lambda r: r["method"]}
+    columns |= {"TA retain": cell("ta_retain_classes clean"), "TA all": cell("ta_all clean")}
+    for condition in conditions:
+        columns |= {
+            f"{label}, {condition}": cell(f"{key} {condition}")
+            for label, key in (
+                ("UA", "ua"),
+                ("UA of unseen", "ua_control"),
+                ("MIA", "mia"),
+                ("its control", "mia_control"),
+            )
+        }
+    _command(
+        file, small, paper, lambda label, config: robustness_rows(name, label, config), columns, "percent, mean and sd"
+    )
