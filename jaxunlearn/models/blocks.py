@@ -18,17 +18,18 @@ def images_of(x: Float[Array, "b h w c"]) -> int:
     return min(batch, max(1, BLOCK_PIXELS // (height * width)))
 
 
-def map_images(fn: Callable[[Array], Array], x: Float[Array, "b ..."], size: int) -> Float[Array, "b ..."]:
-    """``fn(x)`` for a function that treats images apart, ``size`` images at a time."""
-    batch = x.shape[0]
+def map_images(fn: Callable[..., Array], *arrays: Float[Array, "b ..."] | None, size: int) -> Float[Array, "b ..."]:
+    """``fn(*arrays)`` for a function that treats images apart, ``size`` images at a time; absent arrays stay None."""
+    batch = jax.tree.leaves(arrays)[0].shape[0]
     if size == batch:
-        return fn(x)
+        return fn(*arrays)
 
     def step(i, y):
         start = jnp.minimum(i * size, batch - size)  # the last block may do some images again
-        return lax.dynamic_update_slice_in_dim(y, fn(lax.dynamic_slice_in_dim(x, start, size)), start, 0)
+        some = jax.tree.map(lambda part: lax.dynamic_slice_in_dim(part, start, size), arrays)
+        return lax.dynamic_update_slice_in_dim(y, fn(*some), start, 0)
 
-    out = jax.eval_shape(fn, x)
+    out = jax.eval_shape(fn, *arrays)
     return lax.fori_loop(0, -(-batch // size), step, jnp.zeros(out.shape, out.dtype))
 
 

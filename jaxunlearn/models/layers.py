@@ -103,7 +103,7 @@ def _input_gradient_of_halving(dy, kernel):
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _halving(x, kernel, size: int):
     """3 x 3 convolution at stride 2 over an even map, ``size`` images at a time."""
-    return blocks.map_images(lambda x: _patches(x, kernel, 2), x, size)
+    return blocks.map_images(lambda x: _patches(x, kernel, 2), x, size=size)
 
 
 def _halving_forward(x, kernel, size):
@@ -117,7 +117,7 @@ def _halving_backward(size, residuals, dy):
         patches = _shifted(x, 3, 3, 2)
         return patches.reshape(-1, patches.shape[-1]).T @ dy.reshape(-1, dy.shape[-1])
 
-    dx = blocks.map_images(lambda dy: _input_gradient_of_halving(dy, kernel), dy, size)
+    dx = blocks.map_images(lambda dy: _input_gradient_of_halving(dy, kernel), dy, size=size)
     return dx, blocks.sum_images(block, x, dy, size).reshape(kernel.shape)
 
 
@@ -127,7 +127,7 @@ _halving.defvjp(_halving_forward, _halving_backward)
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _unfolded(x, kernel, bias, size: int):
     """``_patches`` plus a bias for few input channels, ``size`` images at a time."""
-    return blocks.map_images(lambda x: _patches(x, kernel) + bias[None, None, None, :], x, size)
+    return blocks.map_images(lambda x: _patches(x, kernel) + bias[None, None, None, :], x, size=size)
 
 
 def _unfolded_forward(x, kernel, bias, size):
@@ -182,6 +182,23 @@ def convolve(
         if form == "winograd" and winograd.applies(x.shape, kernel.shape):
             return winograd.convolve(x, kernel, bias)
     return _without_bias(x, kernel, stride, form, size) + bias[None, None, None, :]
+
+
+def convolve_relu(
+    x: Float[Array, "b h w i"],
+    kernel: Float[Array, "kh kw i o"],
+    bias: Float[Array, " o"],
+    around: Float[Array, "b h/stride w/stride o"] | None = None,
+    *,
+    stride: int = 1,
+    form: ConvForm = "canonical",
+) -> Float[Array, "b h/stride w/stride o"]:
+    """``relu(convolve(...) + around)``, what goes around a residual block's path or None; see ``convolve``."""
+    if form == "winograd" and stride == 1 and kernel.shape[2] > FEW_CHANNELS:
+        if winograd.applies(x.shape, kernel.shape):
+            return winograd.convolve_relu(x, kernel, bias, around)
+    y = convolve(x, kernel, bias, stride=stride, form=form)
+    return jax.nn.relu(y if around is None else y + around)
 
 
 def _without_bias(x, kernel, stride, form, size):

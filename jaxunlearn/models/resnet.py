@@ -138,9 +138,9 @@ class _Network(NamedTuple):
             factor = params[f"{unit.norm}.weight"] * lax.rsqrt(statistics[f"{unit.norm}.running_var"] + EPSILON)
             kernel = (params[f"{unit.convolution}.weight"] * factor[None, None, None, :]).astype(x.dtype)
             bias = (params[f"{unit.norm}.bias"] - statistics[f"{unit.norm}.running_mean"] * factor).astype(x.dtype)
-            y = layers.convolve(x, kernel, bias, stride=unit.stride, form=self.form)
-            y = y if around is None else y + around
-            return jax.nn.relu(y) if relu else y
+            if relu:
+                return layers.convolve_relu(x, kernel, bias, around, stride=unit.stride, form=self.form)
+            return layers.convolve(x, kernel, bias, stride=unit.stride, form=self.form)
 
         return self._run(params, run, x)
 

@@ -81,15 +81,24 @@ def products(a: Array, b: Array, axes: tuple[int, int]) -> Array:
     return lax.dot_general(a, b, (((axes[0],), (axes[1],)), ((0,), (0,))))
 
 
-def _convolve(x, kernel, bias):
+def _convolve(x, kernel, bias=None, around=None, *, relu=False, mask=None):
+    """The convolution of ``x``, with zeros where ``mask`` is False, plus what is given, and a ReLU if wanted."""
     height, width, inputs = x.shape[1:]
     weights = (_KERNEL_2D @ kernel.reshape(9, -1)).reshape(POINTS**2, inputs, -1)
 
-    def block(x):
+    def block(x, around, mask):
+        x = x if mask is None else jnp.where(mask, x, 0)
         y = _to_outputs(products(_of_inputs(x), weights, (2, 1)), height, width)
-        return y if bias is None else y + bias[None, None, None, :]
+        y = y if bias is None else y + bias[None, None, None, :]
+        y = y if around is None else y + around
+        return jax.nn.relu(y) if relu else y
 
-    return blocks.map_images(block, x, blocks.images_of(x))
+    return blocks.map_images(block, x, around, mask, size=blocks.images_of(x))
+
+
+def _turned(kernel):
+    """The kernel of the input gradient: by 180 degrees, channels swapped."""
+    return kernel[::-1, ::-1].swapaxes(2, 3)
 
 
 def _kernel_gradient(x, dy):
@@ -117,9 +126,34 @@ def _forward(x, kernel, bias):
 
 def _backward(residuals, dy):
     x, kernel = residuals
-    # dL/dx: the same convolution with the kernel turned by 180 degrees and its channels swapped.
-    dx = _convolve(dy, kernel[::-1, ::-1].swapaxes(2, 3), None)
-    return dx, _kernel_gradient(x, dy), jnp.sum(dy, axis=(0, 1, 2))
+    return _convolve(dy, _turned(kernel)), _kernel_gradient(x, dy), jnp.sum(dy, axis=(0, 1, 2))
 
 
 convolve.defvjp(_forward, _backward)
+
+
+@jax.custom_vjp
+def convolve_relu(
+    x: Float[Array, "b h w i"],
+    kernel: Float[Array, "3 3 i o"],
+    bias: Float[Array, " o"],
+    around: Float[Array, "b h w o"] | None,
+) -> Float[Array, "b h w o"]:
+    """``relu(convolve(x, kernel, bias) + around)``, all of it while a block is in cache; None adds nothing."""
+    return _convolve(x, kernel, bias, around, relu=True)
+
+
+def _relu_forward(x, kernel, bias, around):
+    y = convolve_relu(x, kernel, bias, around)
+    return y, (x, kernel, y > 0, None if around is None else ())
+
+
+def _relu_backward(residuals, dy):
+    x, kernel, mask, around = residuals
+    d = jnp.where(mask, dy, 0)
+    # What goes around needs d as an array of its own; without it, a gradient by the input alone does not.
+    dx = _convolve(dy, _turned(kernel), mask=mask) if around is None else _convolve(d, _turned(kernel))
+    return dx, _kernel_gradient(x, d), jnp.sum(d, axis=(0, 1, 2)), None if around is None else d
+
+
+convolve_relu.defvjp(_relu_forward, _relu_backward)

@@ -83,6 +83,22 @@ def test_forms_agree_at_stride_2(shape, kernel_size, monkeypatch):
         close_to(of(form), expected)
 
 
+@pytest.mark.parametrize("with_around", [True, False])
+def test_convolution_with_relu_equals_one_after_the_other(with_around, monkeypatch):
+    monkeypatch.setattr(layers.blocks, "BLOCK_PIXELS", 2 * 4 * 4)  # an image is left over
+    x, kernel = jax.random.normal(KEYS[0], (3, 4, 4, 6)), jax.random.normal(KEYS[1], (3, 3, 6, 5))
+    bias, around = jax.random.normal(KEYS[2], (5,)), 5 * jax.random.normal(KEYS[3], (3, 4, 4, 5))
+
+    def of(form):
+        def loss(x, kernel, bias, around):
+            y = layers.convolve_relu(x, kernel, bias, around if with_around else None, form=form)
+            return jnp.sum(jnp.sin(y)), y
+
+        return jax.jit(jax.grad(loss, (0, 1, 2, 3)[: 3 + with_around], has_aux=True))(x, kernel, bias, around)
+
+    close_to(of("winograd"), of("plain"))
+
+
 def test_convolution_at_stride_2_by_hand():
     x = jnp.arange(16.0).reshape(1, 4, 4, 1)
     kernel = jnp.zeros((3, 3, 1, 1)).at[0, 1].set(1.0)  # what is above the pixels (0, 0), (0, 2), (2, 0), (2, 2)
