@@ -80,12 +80,47 @@ def test_medians_of_ratios_and_tables():
     assert table[2:] == ["| 1,234 | - | derived", "|     - | x |"]
 
 
-@pytest.mark.parametrize("script", ["bounds", "campaign", "memory", "population", "scaling"])
+@pytest.mark.parametrize("script", ["attack", "bounds", "campaign", "memory", "population", "scaling"])
 def test_every_script_explains_itself(script):
     if script == "bounds":
         pytest.importorskip("jax_privacy")
     words = [sys.executable, str(FOLDER / f"{script}.py"), "--help"]
     assert "Command: ``python benchmarks/" in subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+
+def test_attack_reports_rates_with_and_without_early_exit_and_says_what_it_does_not_run(tmp_path, monkeypatch):
+    import attack
+    import attack_peers
+
+    no_spec = types.SimpleNamespace(util=types.SimpleNamespace(find_spec=lambda name: None))
+    monkeypatch.setattr(attack_peers, "importlib", no_spec)
+    attack.main(
+        ["--models", "cnn", "--batch", "8", "--steps", "30", "--rounds", "1", "--slice", "0.01"]
+        + ["--peers", "torchattacks", "loop", "--json", str(tmp_path / "rows.json")]
+    )
+    (row,) = json.loads((tmp_path / "rows.json").read_text())
+    assert row["ours"] > 0 and row["early"] > 0 and 0 < row["early_gradients"] <= 30
+    assert row["note"] == "torchattacks not run: pip install torch torchattacks; loop not run: pip install torch"
+    assert "torchattacks" not in row
+
+
+@pytest.mark.parametrize("name", ["cnn", "tinynet"])
+def test_attacked_network_is_the_same_one_in_torch(name):
+    torch = pytest.importorskip("torch")
+    import attack
+    import attack_peers
+
+    model = attack.build(name)
+    params = attack.weights(name, model, 3)
+    params = jax.tree.map(
+        lambda a: a + 0.1 * jax.random.normal(jax.random.key(a.size), a.shape), params
+    )  # no bias is 0
+    x = np.random.default_rng(0).random((3, *attack.CASES[name].shape)).astype(np.float32)
+    logits = np.asarray(model.apply(params, x))
+    job = attack_peers.Job(name, attack_peers.torch_weights(name, params), x, logits, 0.1, 0.01)
+    with torch.no_grad():
+        theirs = attack_peers.network(job, "cpu")(torch.from_numpy(x).permute(0, 3, 1, 2)).numpy()
+    np.testing.assert_allclose(theirs, logits, atol=1e-4 * np.abs(logits).max())
 
 
 def test_one_process_per_run_gathers_the_batches_of_the_engine():
