@@ -20,27 +20,25 @@ from jaxunlearn.unlearn.sparsity import L1Sparse
 PAPER = PRESETS["cifar10"][1]
 
 
-def constant(rate: float) -> SGD:
-    """Ten epochs in the paper's manner, five here: a fifth of the images makes a fifth of the steps."""
-    return SGD(peak=rate, schedule="constant", momentum=0.9)
-
+UNLEARNING = SGD(peak=0.01, schedule="constant", momentum=0.9)
 
 SMALL = dataclasses.replace(
     PAPER,
     model="tinynet",
     seeds=2,
-    attacked=100,
+    shared_original=False,
+    attacked=60,
     second_attack="none",
     augmentation="none",
     shadows=Shadows(models=0),
     curves=(),
-    training=Training(epochs=16, batch_size=128, descent=SGD(peak=0.1, schedule="cosine", momentum=0.9)),
+    training=Training(epochs=14, batch_size=64, descent=SGD(peak=0.05, schedule="cosine", momentum=0.9)),
     method=Methods(
-        finetune=Finetune(epochs=5, descent=constant(0.01)),
-        rl=RandomLabel(epochs=5, descent=constant(0.01)),
+        finetune=Finetune(epochs=3, descent=UNLEARNING),
+        rl=RandomLabel(epochs=3, descent=UNLEARNING),
         influence=Influence(alpha=20.0),
-        l1_sparse=L1Sparse(epochs=5, descent=constant(0.01), alpha=3e-4),
-        salun=SalUn(epochs=5, descent=constant(0.01)),
+        l1_sparse=L1Sparse(epochs=3, descent=UNLEARNING, alpha=1e-4),
+        salun=SalUn(epochs=3, descent=UNLEARNING),
     ),
 )
 

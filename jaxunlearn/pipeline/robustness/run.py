@@ -23,6 +23,10 @@ from jaxunlearn.pipeline.unlearning import Method
 from jaxunlearn.robustness import CLEAN, FILE, RobustnessRecord
 
 
+OF_ONE_MODE = ("ascent", "ida", "clipping", "clipping-uncertified", "hessian")
+"""Methods that know no other mode of a model than evaluation, and take BatchNorm's statistics for weights."""
+
+
 def run(config: Robustness, devices=None) -> AnyPath:
     """Runs or resumes the command.
 
@@ -40,6 +44,11 @@ def run(config: Robustness, devices=None) -> AnyPath:
     study = build(config, devices)
     methods = {name: Method(*found, make_unlearner(study.info, name, found[0])) for name, found in resolved.items()}
     for name, method in methods.items():
+        require(
+            name not in OF_ONE_MODE or study.info.model.train is None,
+            f"Expected a model with GroupNorm for {name}, which would move the statistics of BatchNorm, got "
+            f"model={config.model!r}; use {config.model}-gn.",
+        )
         require(
             method.unlearner.rewind == 0,
             f"Expected methods that start from the trained model, but {name} rewinds {method.unlearner.rewind} epochs; audit "
