@@ -22,7 +22,6 @@ from jaxunlearn.pipeline.task import make_unlearner
 from jaxunlearn.pipeline.unlearning import Method
 from jaxunlearn.robustness import CLEAN, FILE, RobustnessRecord
 
-
 OF_ONE_MODE = ("ascent", "ida", "clipping", "clipping-uncertified", "hessian")
 """Methods that know no other mode of a model than evaluation, and take BatchNorm's statistics for weights."""
 
