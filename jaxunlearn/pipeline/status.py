@@ -17,6 +17,7 @@ from jaxunlearn.config import method_directory_name
 from jaxunlearn.engine import checkpoints
 from jaxunlearn.pipeline import finished
 from jaxunlearn.report.table import lower
+from jaxunlearn.robustness import FILE, RobustnessRecord
 
 T = TypeVar("T")
 
@@ -108,6 +109,8 @@ def run(status: Status) -> Overview:
     """
     directory = status.directory
     manifest = records.read_json(directory / "manifest.json")
+    if "epsilons" in manifest.get("config", {}):
+        return _robustness(directory, manifest, status.verify)
     try:
         table = records.read_npz(directory / "signs.npz", sealed=True)
     except InputError as error:
@@ -186,6 +189,49 @@ def _method(folder: AnyPath, name: str, runs: int, verify: bool, sequential: boo
     outcome = "" if record is None else f"ε ≥ {lower(record.epsilon)}"
     return Stage(
         name=name, done=done, failed=failed, remaining=remaining, seconds=seconds, outcome=outcome, damage=damage
+    )
+
+
+def _robustness(directory: AnyPath, manifest: dict[str, Any], verify: bool) -> Overview:
+    """The same of ``jaxunlearn robustness``, whose runs are seeds."""
+    config = manifest["config"]
+    seeds, shadows = config["seeds"], config["shadows"]["models"]
+    stages = [_training(directory / "population", 1 if config["shared_original"] else seeds, verify)]
+    sealed = partial(records.read_npz, sealed=True)
+    _read(directory / "targets.npz", sealed, stages[0].damage)
+    if shadows:
+        damage: list[str] = []
+        found = _read(directory / "shadows.npz", sealed, damage)
+        done, seconds = (0, None) if found is None else (shadows, float(found["seconds"]))
+        stages.append(
+            Stage(name="shadow models", done=done, failed=0, remaining=shadows - done, seconds=seconds, damage=damage)
+        )
+    for name in manifest.get("asked", []):
+        stages.append(_attacked(directory / method_directory_name(name), name, seeds, verify))
+    return Overview(title=f"{manifest.get('title', '')}, robustness", runs=seeds, stages=stages, workers=[])
+
+
+def _attacked(folder: AnyPath, name: str, seeds: int, verify: bool) -> Stage:
+    damage: list[str] = []
+    _chunks(folder / "models", verify, damage)
+    _read(folder / "method.json", records.read_json, damage)
+    _read(folder / "attacked.npz", partial(records.read_npz, sealed=True), damage)
+    parts = list(_parts(folder, damage))
+    record = _read(folder / FILE, lambda path: RobustnessRecord.from_json(records.read_json(path)), damage)
+    if record is None:
+        done = sum(int(part["rows"][1] - part["rows"][0]) for part in parts)
+        seconds = sum(float(np.sum(part["seconds"])) for part in parts)
+        return Stage(name=name, done=done, failed=0, remaining=seeds - done, seconds=seconds, damage=damage)
+    recovered = record.metric("ua").mean(len(record.conditions) - 1)
+    outcome = "" if recovered is None else f"UA {record.conditions[-1]}: {100 * recovered:.1f}%"
+    return Stage(
+        name=name,
+        done=seeds,
+        failed=seeds - record.seeds,
+        remaining=0,
+        seconds=sum(record.seconds.values()),
+        outcome=outcome,
+        damage=damage,
     )
 
 

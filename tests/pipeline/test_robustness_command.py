@@ -112,6 +112,20 @@ def test_the_same_command_reads_and_a_lost_or_damaged_result_is_computed_again(f
 
 
 @pytest.mark.slow
+def test_status_says_what_is_done_and_what_is_damaged(finished, capsys):
+    assert cli.main(["status", str(finished), "--verify"]) == 0
+    said = capsys.readouterr().out
+    assert "3 runs a stage" in said and "shadow models" in said and "UA 32/255" in said
+    path = finished / "retrain" / "attacked.npz"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
+    with pytest.raises(SystemExit):
+        cli.main(["status", str(finished)])
+    assert "attacked.npz is damaged" in capsys.readouterr().out
+    path.write_bytes(content)
+
+
+@pytest.mark.slow
 def test_other_settings_are_refused_with_the_difference(finished):
     with pytest.raises(InputError, match="distance: kl -> mse"):
         run.run(dataclasses.replace(SMALL, out=finished, distance="mse"))

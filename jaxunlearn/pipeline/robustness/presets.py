@@ -5,6 +5,7 @@ import dataclasses
 from jaxunlearn.attack.mapping import Options
 from jaxunlearn.config import Methods, Training
 from jaxunlearn.pipeline.robustness.config import Robustness, Shadows
+from jaxunlearn.robustness import Band
 from jaxunlearn.unlearn.base import SGD
 from jaxunlearn.unlearn.finetune import Finetune
 from jaxunlearn.unlearn.influence import Influence
@@ -71,7 +72,7 @@ _BANDS = tuple(
         ("rl", "32/255", 0.01, 0.97),
     )
 )
-"""Where means over three seeds were in several sets of seeds; the other methods vary too much between seeds to be held to one."""
+"""Where means over three seeds were in several sets of seeds; the other methods vary too much between seeds for a band."""
 
 PRESETS: dict[str, tuple[str, Robustness]] = {
     "digits": (

@@ -64,7 +64,9 @@ class Originals:
             began = time.perf_counter()
             params = runner(study.runs(rows, stage=studies.TRAINING), study.initial(rows), bar.chunk(count))
             seconds = time.perf_counter() - began
-            self.store.save(number, on_host(params, rows), {"runs": [rows.start, rows.stop], "seconds": seconds})
+            self.store.save(
+                number, on_host(params, rows), {"runs": list(range(rows.start, rows.stop)), "seconds": seconds}
+            )
         self.store.flush()
         bar.close()
         self.seconds = sum(self.store.facts(n)["seconds"] for n in range(len(study.chunks(study.originals))))
@@ -253,7 +255,7 @@ class Unlearning:
             params = runner(runs, params, progress)
         params = on_host(params, rows)
         seconds = time.perf_counter() - began
-        self.models.save(number, params, {"runs": [rows.start, rows.stop], "seconds": seconds})
+        self.models.save(number, params, {"runs": list(range(rows.start, rows.stop)), "seconds": seconds})
         return params, seconds
 
     def _chunk(self, number: int, rows: slice, originals: Originals, measurements: Measurements, bar: Bar) -> Arrays:
