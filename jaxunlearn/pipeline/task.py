@@ -334,6 +334,10 @@ def make_info(config: configuration.Audit, data: Prepared, form: str, sizes: Siz
         make_model, config.model, data.x.shape[1:], data.outputs, precision=config.precision, text=config.text
     )
     model = make(form=form)
+    require(
+        model.train is None,
+        f"Expected a model with one mode in an audit, got model={config.model!r} with BatchNorm; use '{config.model}-gn'.",
+    )
     loss, training = base.cross_entropy(model), config.training
     batch_size = sizes.of("train") if training.batch_size is None else training.batch_size
 
