@@ -334,7 +334,12 @@ def make_info(config: configuration.Audit, data: Prepared, form: str, sizes: Siz
     make = partial(
         make_model, config.model, data.x.shape[1:], data.outputs, precision=config.precision, text=config.text
     )
-    return info_of(make, form, sizes, config.training)
+    info = info_of(make, form, sizes, config.training)
+    require(
+        info.training_loss is None,
+        f"Expected a model with one mode in an audit, got model={config.model!r} with BatchNorm; use '{config.model}-gn'.",
+    )
+    return info
 
 
 def info_of(make: Callable[..., Model], form: str, sizes: Sizes, training: configuration.Training) -> TaskInfo:

@@ -10,6 +10,7 @@ import pytest
 from small_audits import CONFIG, audit, read, results
 
 from jaxunlearn import _cache, records
+from jaxunlearn._validate import InputError
 from jaxunlearn.engine import plan as planning
 from jaxunlearn.engine import population
 from jaxunlearn.models.base import in_bfloat16
@@ -131,6 +132,20 @@ def test_bfloat16_computes_in_it_and_keeps_float32_outside():
     assert {leaf.dtype for leaf in jax.tree.leaves(grads)} == {jnp.dtype("float32")}
     ids = in_bfloat16(model._replace(apply=lambda params, x: params["Dense_0"]["kernel"][x]))
     assert ids.apply(params, jnp.arange(3)).shape == (3, 16)  # integer inputs stay
+
+
+def test_residual_networks_by_name_and_an_audit_refuses_batch_norm():
+    x = jax.ShapeDtypeStruct((2, 8, 8, 1), jnp.float32)
+    for form in task.forms_of("resnet18-gn", "cpu"):
+        model = task.make_model("resnet18-gn", (8, 8, 1), 10, form=form)
+        assert model.train is None
+        assert jax.eval_shape(model.apply, jax.eval_shape(model.init, jax.random.key(0)), x).shape == (2, 10)
+    data = task.Prepared(*(np.zeros((4, 8, 8, 1)), np.zeros(4, int)) * 2, retain=2, batch_size=1, outputs=10)
+    for name in ("resnet18", "resnet50"):
+        assert task.make_model(name, (8, 8, 1), 10).train is not None
+        config = task.configuration.Audit(dataset="digits", model=name)
+        with pytest.raises(InputError, match=f"model='{name}' with BatchNorm; use '{name}-gn'"):
+            task.make_info(config, data, "", task.Sizes(retain=2, pool=2, forget=1))
 
 
 @pytest.mark.parametrize("make", [digits_cnn, pytest.param(tinynet, marks=pytest.mark.slow)])
