@@ -118,6 +118,11 @@ class Robustness:
         return self.out if self.out is not None else as_path("runs") / f"robustness-{self.dataset}"
 
     @property
+    def images_saved(self) -> int:
+        """Seeds whose attacked images are kept."""
+        return self.seeds if self.saved_seeds is None else min(self.saved_seeds, self.seeds)
+
+    @property
     def conditions(self) -> list[str]:
         """Names of what is done to inputs: nothing first."""
         return [CLEAN, *map(strength, self.epsilons)]

@@ -150,7 +150,7 @@ def _record(
     config = study.config
     began = time.perf_counter()
     whole = _whole(arrays)
-    kept = {name: value[whole] for name, value in arrays.items() if name != "seconds"}
+    kept = {name: value[whole] for name, value in arrays.items() if name not in ("seconds", "inputs")}
     logits = _by_condition(kept, "")
     second = _by_condition(kept, "second_") if "second_outputs" in kept else None
     metrics = measure.utility(study, kept["test"], kept["retain_accuracy"])
@@ -204,16 +204,14 @@ def _by_condition(arrays: Arrays, prefix: str) -> np.ndarray:
 
 def _save_attacked(study: Study, folder: AnyPath, arrays: Arrays) -> None:
     config = study.config
-    kept = config.seeds if config.saved_seeds is None else min(config.saved_seeds, config.seeds)
-    inputs = arrays.get("inputs")
-    shape = (0, 0, 0, *study.images.x.shape[1:])
+    none = np.zeros((0, 0, 0, *study.images.x.shape[1:]), np.float32)
     with store.disk_errors(folder):
         records.write_npz(
             folder / "attacked.npz",
             conditions=np.array([CLEAN, *config.conditions[1:]]),
             logits=_by_condition(arrays, ""),
             test_logits=arrays["test"],
-            images=np.zeros(shape, np.float32) if inputs is None else inputs[:kept],
+            images=arrays.get("inputs", none),
             saved=np.arange(len(study.images.probes[1])),
             iterations=arrays.get("iterations", np.zeros((config.seeds, 0, 0), np.int32)),
         )

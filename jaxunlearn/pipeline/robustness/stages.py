@@ -216,7 +216,10 @@ class Unlearning:
         return sum(total_steps(phase, self.study.engine.sizes) for phase in self.method.unlearner.phases)
 
     def all(self, originals: Originals, measurements: Measurements) -> Arrays:
-        """The arrays of all seeds: those of ``Measurements.look``, of the attacks [S, E, n, ...], and seconds by stage."""
+        """The arrays of all seeds: those of ``Measurements.look``, of the attacks [S, E, n, ...], and seconds by stage.
+
+        "inputs" are those of the seeds that are saved.
+        """
         study = self.study
         chunks = study.chunks(study.config.seeds)
         bar = Bar(self.name, study.config.seeds, self.steps, study.config.quiet)
@@ -284,8 +287,11 @@ class Unlearning:
                     )
                 )
                 seconds += (time.perf_counter() - began) * (not prefix)
-            kept = ("outputs", "inputs", "iterations", "distance") if not prefix else ("outputs",)
+            kept = ("outputs", "iterations") if not prefix else ("outputs",)
             found |= {prefix + name: np.stack([part[name] for part in made], axis=1) for name in kept}
+            if not prefix:
+                saved = max(0, study.config.images_saved - rows.start)
+                found["inputs"] = np.stack([part["inputs"][:saved] for part in made], axis=1)
         found["seconds"] = np.array([unlearning, looking, seconds])
         return found
 
