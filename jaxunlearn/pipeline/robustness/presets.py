@@ -49,7 +49,7 @@ _DIGITS = Robustness(
     dataset="digits",
     epsilons=(16.0, 32.0),
     attack=Options(relative_step=1 / 8),
-    shadows=Shadows(share=0.5, epochs=40),
+    shadows=Shadows(epochs=40),
     training=Training(epochs=40, batch_size=64, descent=SGD(peak=0.1, schedule="cosine", momentum=0.9)),
     method=Methods(
         finetune=Finetune(epochs=40, descent=_constant(0.09)),
