@@ -115,6 +115,7 @@ PICTURES = """
 .metrics { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1.75rem 2.5rem;
   align-items: start; }
 .metrics > div { min-width: 0; }
+.metrics > .wide { grid-column: 1 / -1; }
 .metrics h3 { font-size: 1rem; letter-spacing: 0; }
 .metrics td { line-height: 1.3; }
 .dense { font-size: 0.85rem; line-height: 1.35; }

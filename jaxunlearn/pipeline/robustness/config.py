@@ -71,7 +71,7 @@ class Robustness:
     second_attack: Literal["apgd", "none"] = "apgd"
     """Another attack with as many steps, to show that the first is not weak."""
     shadows: Shadows = Shadows()
-    curves: tuple[str, ...] = ("salun",)
+    curves: tuple[str, ...] = ("retrain", "salun")
     """Methods that are also attacked with other numbers of steps and other step sizes, at the largest radius."""
     attacked: Annotated[int | None, UNSAID] = None
     """Images of the forget set that are looked at and attacked, drawn at random, and at most as many controls. Default:

@@ -144,7 +144,8 @@ def _metrics(records: Sequence[RobustnessRecord]) -> str:
             blocks.append(_block(table.titled(metric), [_about(metric, records)], heads, records))
     if once:
         abouts = [f"{table.titled(metric)}: {_about(metric, records)}" for metric in once]
-        blocks.insert(0, _block("Without an attack", abouts, [(table.titled(m), m.name, CLEAN) for m in once], records))
+        heads = [(table.titled(m), m.name, CLEAN) for m in once]
+        blocks.insert(0, _block("Without an attack", abouts, heads, records, kind="wide"))
     return f'<p class="small">{note}Shares in %.</p>\n<div class="metrics">{"".join(blocks)}</div>'
 
 
@@ -154,7 +155,11 @@ def _about(metric: Metric, records: Sequence[RobustnessRecord]) -> str:
 
 
 def _block(
-    heading: str, abouts: Sequence[str], heads: Sequence[tuple[str, str, str]], records: Sequence[RobustnessRecord]
+    heading: str,
+    abouts: Sequence[str],
+    heads: Sequence[tuple[str, str, str]],
+    records: Sequence[RobustnessRecord],
+    kind: str = "",
 ) -> str:
     """One table, methods down.
 
@@ -163,6 +168,7 @@ def _block(
         abouts: Paragraphs above it.
         heads: (heading, metric, condition) of each column.
         records: Those without any of the values are left out.
+        kind: "wide" takes the whole width.
     """
     held = [r for r in records if any(table.lookup(r, metric, condition) for _, metric, condition in heads)]
     columns = "".join(f'<th scope="col">{escape(head)}</th>' for head, _, _ in heads)
@@ -173,7 +179,7 @@ def _block(
         for r in held
     )
     return (
-        f"<div><h3>{escape(heading)}</h3>"
+        f'<div class="{kind}"><h3>{escape(heading)}</h3>'
         + "".join(f'<p class="small">{maths(about)}</p>' for about in abouts)
         + f'<div class="scroll" role="region" aria-label="{escape(heading)}" tabindex="0"><table><thead><tr>'
         f'<th scope="col" class="text">method</th>{columns}</tr></thead><tbody>{rows}</tbody></table></div></div>'
