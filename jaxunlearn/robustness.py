@@ -111,7 +111,8 @@ class RobustnessRecord:
         task: "classification".
         scenario: What was to be forgotten, in words.
         conditions: Names of the conditions, "clean" first.
-        seeds: Seeds of the unlearning, numbered from 0.
+        seeds: Seeds of the unlearning that the metrics are over.
+        failed: Numbers of those that are left out, since what their models say is not finite.
         metrics: The metrics; those of the short table first.
         bands: Where the preset expects means of this method.
         curves: Name ("steps", "step_size") -> {"x": numbers, "values": [x][seeds] accuracies on the forget set under the
@@ -130,6 +131,7 @@ class RobustnessRecord:
     conditions: list[str]
     seeds: int
     metrics: list[Metric]
+    failed: list[int] = dataclasses.field(default_factory=list)
     bands: list[Band] = dataclasses.field(default_factory=list)
     curves: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     attack: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -151,8 +153,14 @@ class RobustnessRecord:
         raise InputError(f"Unknown metric={name!r}; choose from {', '.join(m.name for m in self.metrics)}.")
 
     def surprises(self) -> list[str]:
-        """Means outside their expected bands, a sentence each."""
+        """Seeds that failed, and means outside their expected bands, a sentence each."""
         found = []
+        if self.failed:
+            lost = ", ".join(map(str, self.failed))
+            found.append(
+                f"{self.method}: the models of seeds {lost} diverged (what they say is not finite) and are left out; try a "
+                "smaller step."
+            )
         for band in self.bands:
             if band.condition not in self.conditions:
                 continue

@@ -17,19 +17,16 @@ from jaxunlearn.metrics import roc
 FPR = 0.01
 
 
-class Metric(NamedTuple):
-    """A figure with what is needed to read it.
+class Figure(NamedTuple):
+    """A share, and of how many.
 
     Attributes:
         value: In [0, 1].
         count: Examples it was counted over.
-        forgotten: What it would be, had the model forgotten: "low"; "0.5" (neither side told apart from the other); or
-            "control", of examples that no training saw.
     """
 
     value: float
     count: int
-    forgotten: str
 
 
 def evaluate(
@@ -38,7 +35,7 @@ def evaluate(
     forget_labels: np.ndarray,
     other_logits: np.ndarray,
     other_labels: np.ndarray,
-) -> dict[str, Metric]:
+) -> dict[str, Figure]:
     """What the attack says about a model's forget set, beside what it says about examples that no training saw.
 
     Args:
@@ -65,9 +62,9 @@ def evaluate(
     true_positives, count = roc.tpr_at_fpr(inside, outside, fpr=FPR)
     both = inside.size + outside.size
     return {
-        "recall": Metric(recall, count, "low"),
-        "control": Metric(control, outside.size, "control"),
-        "balanced_accuracy": Metric((recall + 1 - control) / 2, both, "0.5"),
-        "auc": Metric(roc.auc(inside, outside), both, "0.5"),
-        "tpr_at_fpr_1%": Metric(true_positives / count, count, "low"),
+        "recall": Figure(recall, count),
+        "control": Figure(control, outside.size),
+        "balanced_accuracy": Figure((recall + 1 - control) / 2, both),
+        "auc": Figure(roc.auc(inside, outside), both),
+        "tpr_at_fpr_1%": Figure(true_positives / count, count),
     }

@@ -222,8 +222,8 @@ def _attacked(folder: AnyPath, name: str, seeds: int, verify: bool) -> Stage:
         done = sum(int(part["rows"][1] - part["rows"][0]) for part in parts)
         seconds = sum(float(np.sum(part["seconds"])) for part in parts)
         return Stage(name=name, done=done, failed=0, remaining=seeds - done, seconds=seconds, damage=damage)
-    recovered = record.metric("ua").mean(len(record.conditions) - 1)
-    outcome = "" if recovered is None else f"UA {record.conditions[-1]}: {100 * recovered:.1f}%"
+    recovered = {c: record.metric("ua").mean(place) for place, c in enumerate(record.conditions)}
+    outcome = ", ".join(f"UA {c}: {100 * mean:.1f}%" for c, mean in recovered.items() if mean is not None)
     return Stage(
         name=name,
         done=seeds,

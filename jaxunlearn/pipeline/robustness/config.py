@@ -12,7 +12,7 @@ from jaxunlearn._paths import AnyPath, as_path
 from jaxunlearn.attack.mapping import Options
 from jaxunlearn.config import Methods, Training
 from jaxunlearn.records import as_json
-from jaxunlearn.robustness import CLEAN, Band, strength
+from jaxunlearn.robustness import CLEAN, strength
 
 METHODS = ("retrain", "finetune", "rl", "influence", "l1-sparse", "salun")
 """The paper's six."""
@@ -63,6 +63,8 @@ class Robustness:
     """Seeds of the unlearning: initial weights, order, noise; >= 1."""
     shared_original: bool = False
     """One original model for all seeds, as in the paper, or one for each seed."""
+    original: Annotated[PathOption | None, UNSAID] = None
+    """The original model for all seeds: a torch ResNet-18 or -50 of small images, as safetensors. Default: trained here."""
     epsilons: tuple[float, ...] = (8.0, 16.0)
     """Radii of the attack in 255ths of the image range, L-infinity; inf is unbounded."""
     distance: Literal["kl", "reverse-kl", "mse", "cross-entropy"] = "kl"
@@ -84,12 +86,10 @@ class Robustness:
     """Seed of everything random."""
     training: Training = Training()
     method: Methods = Methods()
-    plan: tyro.conf.Suppress[str] = "auto"
     precision: Literal["float32", "tensorfloat32", "bfloat16"] = "float32"
     """As in audits; attacks compute in it too."""
     quiet: bool = False
     """No progress."""
-    bands: tyro.conf.Suppress[tuple[Band, ...]] = ()
 
     def __post_init__(self):
         _validate.not_empty("methods", self.methods)
@@ -98,6 +98,14 @@ class Robustness:
         _validate.at_least(0, seed=self.seed)
         _validate.require(self.seed < 1 << 32, f"Expected seed={self.seed} < 2 ** 32.")
         _validate.open_unit(forget_share=self.forget_share)
+        _validate.require(
+            self.forget == "classes" or self.forget_classes is None,
+            f"Expected no forget_classes={self.forget_classes} with forget='images', which are of all classes; leave it out.",
+        )
+        _validate.require(
+            self.original is None or self.model in ("resnet18", "resnet50"),
+            f"Expected model='resnet18' or 'resnet50' with original={self.original}, got {self.model!r}.",
+        )
         if self.forget_classes is not None:
             _validate.not_empty("forget_classes", self.forget_classes)
             _different("forget_classes", self.forget_classes)
@@ -116,6 +124,11 @@ class Robustness:
     def directory(self) -> AnyPath:
         """The run directory."""
         return self.out if self.out is not None else as_path("runs") / f"robustness-{self.dataset}"
+
+    @property
+    def one_original(self) -> bool:
+        """Whether all seeds start from one model."""
+        return self.shared_original or self.original is not None
 
     @property
     def images_saved(self) -> int:
@@ -152,6 +165,7 @@ _TRAINING_FIELDS = (
     "forget_share",
     "seeds",
     "shared_original",
+    "original",
     "augmentation",
     "seed",
     "training",
@@ -159,13 +173,13 @@ _TRAINING_FIELDS = (
 )
 
 
-def original_identity(config: Robustness) -> dict[str, Any]:
-    """What the original models depend on."""
-    return {name: as_json(getattr(config, name)) for name in _TRAINING_FIELDS}
+def original_identity(config: Robustness, data: dict[str, Any]) -> dict[str, Any]:
+    """What the original models depend on; ``data`` tells the data apart."""
+    return {name: as_json(getattr(config, name)) for name in _TRAINING_FIELDS} | {"data": data}
 
 
-def identity(config: Robustness) -> dict[str, Any]:
+def identity(config: Robustness, data: dict[str, Any]) -> dict[str, Any]:
     """What all results of a run directory depend on; a method's own hyperparameters come on top."""
-    names = ("epsilons", "attacked", "distance", "attack", "second_attack", "shadows", "saved_seeds")
-    found = original_identity(config) | {name: as_json(getattr(config, name)) for name in names}
+    names = ("attacked", "distance", "attack", "second_attack", "shadows", "curves", "saved_seeds")
+    found = original_identity(config, data) | {name: as_json(getattr(config, name)) for name in names}
     return found | {"epsilons": list(map(str, config.epsilons))}  # JSON has no infinity

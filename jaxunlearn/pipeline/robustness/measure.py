@@ -20,7 +20,7 @@ def shadow_attacks(study: Study, shadows: Arrays | None) -> list[shadow.ShadowAt
         return []
     config = study.config.shadows
     labels = study.images.y
-    classes = np.unique(study.images.probes[1]).tolist()
+    classes = np.unique(study.images.probe_labels).tolist()
     return [
         shadow.fit(seed, shadows["logits"], shadows["member"], labels, classes=classes, kind=config.kind)
         for seed in range(config.seeds)
@@ -92,8 +92,8 @@ def recovery(
         attacks: Membership attacks.
         second: [S, E, n, C] under the second attack, the clean condition included, or None.
     """
-    labels, forget = study.images.probes[1], len(study.images.forgotten)
-    conditions, controls = len(study.config.conditions), len(labels) - forget
+    labels, forget = study.images.probe_labels, len(study.images.forgotten)
+    conditions = len(study.config.conditions)
     kind = "of the forgotten classes" if study.config.forget == "classes" else "like them"
 
     def accuracy(name: str, label: str, meaning: str, better: str, part: slice, of: np.ndarray, **more: Any) -> Metric:
@@ -111,7 +111,7 @@ def recovery(
     forgotten, unseen = slice(forget), slice(forget, None)
     metrics = [
         accuracy("ua", "UA", "Accuracy on the forget set.", "lower", forgotten, logits, headline=True),
-        *_membership(logits, labels, forget, controls, conditions, attacks),
+        *_membership(logits, labels, forget, conditions, attacks),
         accuracy(
             "ua_control",
             "UA (control)",
@@ -144,18 +144,18 @@ _MEMBERSHIP = {
         "has a recall of 100% and no merit.",
         "",
     ),
-    "auc": ("mia_auc", "MIA AUC", "Area under the curve, forget set against unseen images; 50% is chance.", "lower"),
+    "auc": ("mia_auc", "MIA AUC", "Area under the curve, forget set against unseen images; forgetting leaves 50%.", ""),
     "tpr_at_fpr_1%": (
         "mia_tpr",
         "MIA TPR at 1% FPR",
-        "Share of the forget set found where 1% of the unseen is called so.",
+        "Share of the forget set that scores above all but 1% of the unseen images; of fewer than 100, above all of them.",
         "lower",
     ),
     "balanced_accuracy": (
         "mia_balanced",
         "MIA balanced accuracy",
-        "Mean of recall and specificity; 50% is chance.",
-        "lower",
+        "Mean of recall and specificity; forgetting leaves 50%.",
+        "",
     ),
 }
 
@@ -164,13 +164,13 @@ def _membership(
     logits: np.ndarray,
     labels: np.ndarray,
     forget: int,
-    controls: int,
     conditions: int,
     attacks: Sequence[shadow.ShadowAttack],
 ) -> list[Metric]:
     if not attacks:
         return []
     found: dict[str, list[list[float]]] = {name: [[] for _ in range(conditions)] for name in _MEMBERSHIP}
+    counts = dict.fromkeys(_MEMBERSHIP, 0)
     for model in logits:
         for condition, values in enumerate(model):
             for attack in attacks:
@@ -179,13 +179,14 @@ def _membership(
                 )
                 for name in _MEMBERSHIP:
                     found[name][condition].append(result[name].value)
+                    counts[name] = result[name].count
     return [
         Metric(
             name=name,
             label=label,
             meaning=meaning,
             better=better,
-            count=controls if key == "control" else forget,
+            count=counts[key],
             values=found[key],
             per_seed=len(attacks),
             headline=key == "recall",

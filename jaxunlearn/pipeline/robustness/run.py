@@ -15,12 +15,20 @@ from jaxunlearn._validate import InputError, require
 from jaxunlearn.engine import store
 from jaxunlearn.pipeline.audit import PACKAGES, open_method
 from jaxunlearn.pipeline.robustness import measure
-from jaxunlearn.pipeline.robustness.config import Robustness, identity, original_identity
-from jaxunlearn.pipeline.robustness.stages import Arrays, Measurements, Originals, Unlearning, shadow_logits
+from jaxunlearn.pipeline.robustness.config import Robustness, identity
+from jaxunlearn.pipeline.robustness.presets import expected
+from jaxunlearn.pipeline.robustness.stages import (
+    Arrays,
+    Measurements,
+    Originals,
+    Unlearning,
+    shadow_logits,
+    shadow_membership,
+)
 from jaxunlearn.pipeline.robustness.study import Study, build
 from jaxunlearn.pipeline.task import make_unlearner
 from jaxunlearn.pipeline.unlearning import Method
-from jaxunlearn.robustness import CLEAN, FILE, RobustnessRecord
+from jaxunlearn.robustness import FILE, RobustnessRecord
 
 OF_ONE_MODE = ("ascent", "ida", "clipping", "clipping-uncertified", "hessian")
 """Methods that know no other mode of a model than evaluation, and take BatchNorm's statistics for weights."""
@@ -40,7 +48,8 @@ def run(config: Robustness, devices=None) -> AnyPath:
         InputError: Anything the user can mend; what was finished before stays on disk and is reused.
     """
     resolved = {name: configuration.resolve_method(name, config.method) for name in config.methods}
-    study = build(config, devices)
+    study = build(config, devices, runs_per_chunk=_chunks_begun(config))
+    members = shadow_membership(study)
     methods = {name: Method(*found, make_unlearner(study.info, name, found[0])) for name, found in resolved.items()}
     for name, method in methods.items():
         require(
@@ -55,16 +64,16 @@ def run(config: Robustness, devices=None) -> AnyPath:
         )
     directory = config.directory
     with store.exclusive(directory):
-        _open(config)
+        _open(study)
         folders = {name: open_method(directory, name, method.identity) for name, method in methods.items()}
-        todo = [name for name, folder in folders.items() if not _finished(folder, FILE, "attacked.npz")]
-        if not todo and _finished(directory / "original", FILE, "../targets.npz"):
+        todo = [name for name, folder in folders.items() if not _finished(folder / FILE, folder / "attacked.npz")]
+        if not todo and _finished(directory / "original" / FILE, directory / "targets.npz"):
             return directory
         originals = Originals(study)
         originals.train()
         measurements = Measurements(study)
         clean = _targets(study, originals, measurements)
-        attacks = measure.shadow_attacks(study, shadow_logits(study))
+        attacks = measure.shadow_attacks(study, shadow_logits(study, members))
         _write(directory / "original", _original(study, clean, attacks, originals.seconds))
         for name in todo:
             work = Unlearning(study, name, methods[name], folders[name], clean["logits"])
@@ -76,16 +85,26 @@ def run(config: Robustness, devices=None) -> AnyPath:
     return directory
 
 
-def _open(config: Robustness) -> None:
+def _chunks_begun(config: Robustness) -> int | None:
+    """The chunk size that a run directory was begun with; it is the same on whatever machine goes on."""
+    try:
+        return int(records.read_json(config.directory / "manifest.json")["runs_per_chunk"])
+    except (InputError, OSError, KeyError, TypeError, ValueError):
+        return None  # none yet; or damaged, which whoever opens it says
+
+
+def _open(study: Study) -> None:
+    config = study.config
     facts = {
         "title": config.dataset,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "versions": {name: importlib.metadata.version(name) for name in PACKAGES}
         | {"python": platform.python_version()},
         "asked": list(config.methods),
+        "runs_per_chunk": study.engine.plan.runs_per_chunk,
     }
     store.require_manifest(config.directory / "manifest.json", *config.directory.glob(f"*/{FILE}"))
-    store.open_manifest(config.directory, "manifest.json", identity(config), **facts)
+    store.open_manifest(config.directory, "manifest.json", identity(config, study.images.identity), **facts)
 
 
 def _write(folder: AnyPath, record: RobustnessRecord) -> None:
@@ -93,13 +112,13 @@ def _write(folder: AnyPath, record: RobustnessRecord) -> None:
         records.write_json(folder / FILE, record.to_json())
 
 
-def _finished(folder: AnyPath, record: str, arrays: str) -> bool:
+def _finished(record: AnyPath, arrays: AnyPath) -> bool:
     """Whether results are whole on disk."""
     try:
-        RobustnessRecord.from_json(records.read_json(folder / record))
-        records.read_npz(folder / arrays, sealed=True)
+        RobustnessRecord.from_json(records.read_json(record))
+        records.read_npz(arrays, sealed=True)
     except InputError as error:
-        if (folder / record).exists():
+        if record.exists():
             store.notice(f"{str(error).rstrip('.')}: these results are computed again.")
         return False
     return True
@@ -108,13 +127,19 @@ def _finished(folder: AnyPath, record: str, arrays: str) -> bool:
 def _targets(study: Study, originals: Originals, measurements: Measurements) -> Arrays:
     """What the originals say of clean images, [S or 1, ...]: computed once for all methods and conditions."""
     images, parts = study.images, []
-    for number, rows in enumerate(study.chunks(study.originals)):
+    for number, rows in enumerate(originals.study.chunks()):
         params = originals.load(number, rows)
         parts.append(measurements.look(params, rows.stop - rows.start))
     found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    x, y = images.probes
+    lost = np.flatnonzero(~_whole(found))
+    require(
+        lost.size == 0,
+        f"The original models of seeds {', '.join(map(str, lost))} diverged: what they say is not finite. Train with a "
+        f"smaller training.descent.peak={study.config.training.descent.peak} in another --out directory.",
+    )
+    y = images.probe_labels
     arrays = {
-        "images": x,
+        "images": images.probes,
         "labels": y,
         "rows": np.concatenate([images.rows[images.forgotten], images.controls]),
         "is_member": np.arange(len(y)) < len(images.forgotten),
@@ -136,10 +161,10 @@ def _original(study: Study, clean: Arrays, attacks: Any, seconds: float) -> Robu
         task="classification",
         scenario=study.images.scenario,
         conditions=config.conditions,
-        seeds=study.originals,
+        seeds=len(clean["logits"]),
         metrics=metrics,
-        bands=[band for band in config.bands if band.method == "original"],
-        settings=original_identity(config),
+        bands=expected(config, "original"),
+        settings=study.identity,
         seconds={"train": round(seconds, 1)},
     )
 
@@ -156,15 +181,8 @@ def _record(
     metrics = measure.utility(study, kept["test"], kept["retain_accuracy"])
     metrics += measure.recovery(study, logits, attacks, second)
     membership = time.perf_counter() - began
-    notes = list(work.method.unlearner.notes)
-    if not whole.all():
-        lost = ", ".join(map(str, np.flatnonzero(~whole)))
-        notes.append(
-            f"The models of seeds {lost} diverged: their logits are not finite, and they are left out. Try a smaller step."
-        )
-    curves = work.curves(originals, measurements) if work.name in config.curves else {}
+    curves = work.curves(originals, measurements, whole) if work.name in config.curves else {}
     unlearning, looking, attacking = (round(float(value), 2) for value in arrays["seconds"])
-    attacked = len(whole) * (logits.shape[1] - 1) * logits.shape[2]
     return RobustnessRecord(
         method=work.name,
         title=config.dataset,
@@ -172,8 +190,9 @@ def _record(
         scenario=study.images.scenario,
         conditions=config.conditions,
         seeds=int(whole.sum()),
+        failed=np.flatnonzero(~whole).tolist(),
         metrics=metrics,
-        bands=[band for band in config.bands if band.method == work.name],
+        bands=expected(config, work.name),
         curves=curves,
         attack=measure.describe_attack(config),
         settings=work.method.identity,
@@ -183,8 +202,8 @@ def _record(
             "attack": attacking,
             "membership": round(membership, 2),
         },
-        throughput={"images": round(attacked / attacking, 1)} if attacking > 0 else {},
-        notes=notes,
+        throughput=measurements.throughput(),
+        notes=list(work.method.unlearner.notes),
     )
 
 
@@ -208,10 +227,10 @@ def _save_attacked(study: Study, folder: AnyPath, arrays: Arrays) -> None:
     with store.disk_errors(folder):
         records.write_npz(
             folder / "attacked.npz",
-            conditions=np.array([CLEAN, *config.conditions[1:]]),
+            conditions=np.array(config.conditions),
             logits=_by_condition(arrays, ""),
             test_logits=arrays["test"],
             images=arrays.get("inputs", none),
-            saved=np.arange(len(study.images.probes[1])),
+            saved=np.arange(len(study.images.probe_labels)),
             iterations=arrays.get("iterations", np.zeros((config.seeds, 0, 0), np.int32)),
         )

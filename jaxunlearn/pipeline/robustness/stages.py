@@ -15,6 +15,7 @@ from jax import lax
 
 from jaxunlearn import records
 from jaxunlearn._paths import AnyPath
+from jaxunlearn._validate import require
 from jaxunlearn.attack import mapping
 from jaxunlearn.attack.signals import batched
 from jaxunlearn.data.forget import shadow_members
@@ -25,7 +26,6 @@ from jaxunlearn.metrics.accuracy import correct
 from jaxunlearn.pipeline.population import on_host, own_process
 from jaxunlearn.pipeline.progress import Bar
 from jaxunlearn.pipeline.robustness import study as studies
-from jaxunlearn.pipeline.robustness.config import original_identity
 from jaxunlearn.pipeline.robustness.study import Study
 from jaxunlearn.pipeline.unlearning import Method
 from jaxunlearn.types import Params
@@ -40,19 +40,18 @@ class Originals:
     """The original models, trained once and kept on disk chunk by chunk."""
 
     def __init__(self, study: Study):
-        self.study = study
+        self.study, self.shared = study.originals, study.config.one_original
         self.store = checkpoints.ParamsStore(
-            study.config.directory / "population", identity=original_identity(study.config), process=own_process()
+            study.config.directory / "population", identity=study.identity, process=own_process()
         )
         self.seconds = 0.0
 
     def train(self) -> None:
-        """Trains what is not on disk."""
+        """Trains what is not on disk, or reads it from the file that was given."""
         study = self.study
-        phase = study.info.train_phase("train")
-        runner = study.engine.phase_runner(phase, 0)
-        bar = Bar("train", study.originals, runner.total, study.config.quiet)
-        for number, rows in enumerate(study.chunks(study.originals)):
+        runner = study.engine.phase_runner(study.info.train_phase("train"), 0)
+        bar = Bar("train", study.seeds, runner.total, study.config.quiet)
+        for number, rows in enumerate(study.chunks()):
             damage = self.store.damage(number, checksums=True)
             if damage is not None:
                 store.notice(f"{damage}: its models are trained again.")
@@ -62,34 +61,47 @@ class Originals:
                 bar.skip(count)
                 continue
             began = time.perf_counter()
-            params = runner(study.runs(rows, stage=studies.TRAINING), study.initial(rows), bar.chunk(count))
+            if study.config.original is None:
+                params = runner(study.runs(rows, stage=studies.TRAINING), study.initial(rows), bar.chunk(count))
+            else:
+                found = studies.pretrained_original(study.config, study.images).variables
+                params = jax.tree.map(lambda a: np.asarray(a)[None], found)
             seconds = time.perf_counter() - began
             self.store.save(
                 number, on_host(params, rows), {"runs": list(range(rows.start, rows.stop)), "seconds": seconds}
             )
         self.store.flush()
         bar.close()
-        self.seconds = sum(self.store.facts(n)["seconds"] for n in range(len(study.chunks(study.originals))))
+        self.seconds = sum(self.store.facts(number)["seconds"] for number in range(len(study.chunks())))
 
     def load(self, number: int, rows: slice) -> Params:
         """[chunk, ...] the originals of a chunk's seeds."""
-        study = self.study
-        number = 0 if study.config.shared_original else number
-        count = 1 if study.config.shared_original else rows.stop - rows.start
-        like = jax.tree.map(lambda s: jax.ShapeDtypeStruct((count, *s.shape), s.dtype), study.parameter_shapes)
-        found = self.store.load(number, like)
-        if not study.config.shared_original:
-            return found
-        return jax.tree.map(lambda a: np.repeat(a, rows.stop - rows.start, axis=0), found)
+        count = rows.stop - rows.start
+        if not self.shared:
+            return self.store.load(number, _like(self.study, count))
+        return jax.tree.map(lambda a: np.repeat(a, count, axis=0), self.store.load(0, _like(self.study, 1)))
+
+
+def _like(study: Study, count: int) -> Params:
+    """Shapes of ``count`` models."""
+    return jax.tree.map(lambda s: jax.ShapeDtypeStruct((count, *s.shape), s.dtype), study.parameter_shapes)
 
 
 class Measurements:
-    """Compiled programs that look at models: their logits, and what an attack makes of them; one for all methods."""
+    """Compiled programs that look at models: their logits, and what an attack makes of them; one for all methods.
+
+    Attributes:
+        labels: [n] true classes of the probes.
+        attacked: Images that calls of compiled programs have attacked, each seed and condition counting as one.
+        seconds: How long these calls took.
+    """
 
     def __init__(self, study: Study):
         self.study = study
-        x, y = study.images.probes
-        self.probes, self.labels = x, y
+        x, self.labels = study.images.probes, study.images.probe_labels
+        self._ids = study.images.probe_ids
+        self.attacked, self.seconds = 0, 0.0
+        self._warm: set[Any] = set()
         apply = study.info.model.apply
         width = study.engine.plan.width
 
@@ -104,15 +116,16 @@ class Measurements:
         self.block = -(-len(x) // -(-len(x) // BLOCK))
 
         def attack(options, bounded, examples, shared, params, key, target, start, epsilon, step_size, steps):
+            images, ids = (lax.dynamic_slice_in_dim(part, start, self.block) for part in shared)
             found = mapping.attack(
                 key,
                 target,
                 partial(apply, params),
-                lax.dynamic_slice_in_dim(shared, start, self.block),
+                images,
                 distance=study.config.distance,
                 constraint=mapping.Constraint(epsilon if bounded else None),
                 options=options,
-                ids=start + jnp.arange(self.block),
+                ids=ids,
                 steps=None if options.algorithm == "apgd" else steps,
                 step_size=step_size,
             )
@@ -122,9 +135,15 @@ class Measurements:
         def program(algorithm, bounded):
             iterate = "best" if algorithm == "apgd" else study.config.attack.iterate
             options = dataclasses.replace(study.config.attack, algorithm=algorithm, iterate=iterate, relative_step=None)
-            return study.engine.map(partial(attack, options, bounded), x, width=width)
+            return study.engine.map(partial(attack, options, bounded), (x, self._ids), width=width)
 
         self._program = program
+
+    def throughput(self) -> dict[str, float]:
+        """How many "images" calls of compiled programs attacked in a second since this was last asked."""
+        found = {"images": round(self.attacked / self.seconds, 1)} if self.seconds else {}
+        self.attacked, self.seconds = 0, 0.0
+        return found
 
     def look(self, params: Params, count: int) -> Arrays:
         """Logits on test images [r, k, C] and probes [r, n, C], accuracy on the retain set [r], of ``count`` models."""
@@ -142,6 +161,7 @@ class Measurements:
         steps: int | None = None,
         step_size: float | None = None,
         probes: int | None = None,
+        saved: int = 0,
         progress: Callable[[float], None] = lambda share: None,
     ) -> Arrays:
         """Attacks the probes of a chunk of models.
@@ -156,24 +176,27 @@ class Measurements:
             steps: Another number of steps.
             step_size: Another step size, in [0, 1].
             probes: Only the first so many.
+            saved: Attacked images are wanted of so many seeds.
             progress: Told of the share of the work just done.
 
         Returns:
-            Arrays [r, n, ...] by name, as of ``mapping.Attacked``.
+            Arrays [r, n, ...] by name, as of ``mapping.Attacked``; "inputs" [saved, n, ...].
         """
         config = self.study.config
         program = self._program(algorithm or config.attack.algorithm, math.isfinite(epsilon))
-        numbers = self.study.numbers(rows)
+        is_usual = steps is None and step_size is None and algorithm in (None, config.attack.algorithm)
+        numbers, count = self.study.numbers(rows), rows.stop - rows.start
         target = target[np.minimum(np.arange(len(numbers)), len(target) - 1)]
         keys = self.study.keys(studies.ATTACK, numbers, salt)
-        total = len(self.probes) if probes is None else probes
+        most = len(self.labels)
+        total = most if probes is None else probes
         steps = config.attack.steps if steps is None else steps
         step_size = config.step_size(epsilon) if step_size is None else step_size
         each = np.ones(len(numbers), np.float32)
-        parts = []
+        joined: Arrays = {}
         starts = range(0, total, self.block)
         for start in starts:
-            start = min(start, len(self.probes) - self.block)  # the last block may do some images again
+            start, began = min(start, most - self.block), time.perf_counter()  # the last one may do some images again
             found = program(
                 params,
                 keys,
@@ -183,16 +206,15 @@ class Measurements:
                 each * np.float32(step_size),
                 np.full(len(numbers), steps, np.int32),
             )
-            parts.append((start, {name: np.asarray(value)[: rows.stop - rows.start] for name, value in found.items()}))
+            if is_usual and program in self._warm:
+                self.attacked += count * self.block
+                self.seconds += time.perf_counter() - began
+            self._warm.add(program)
+            for name, value in found.items():
+                part = np.asarray(value)[: saved if name == "inputs" else count]
+                whole = joined.setdefault(name, np.zeros((len(part), most, *part.shape[2:]), part.dtype))
+                whole[:, start : start + self.block] = part
             progress(1 / len(starts))
-        shapes = {name: value.shape[2:] for name, value in parts[0][1].items()}
-        joined = {
-            name: np.zeros((rows.stop - rows.start, len(self.probes), *shape), parts[0][1][name].dtype)
-            for name, shape in shapes.items()
-        }
-        for start, part in parts:
-            for name, value in part.items():
-                joined[name][:, start : start + self.block] = value
         return {name: value[:, :total] for name, value in joined.items()}
 
 
@@ -202,7 +224,7 @@ class Unlearning:
     def __init__(self, study: Study, name: str, method: Method, folder: AnyPath, targets: np.ndarray):
         self.study, self.name, self.method, self.folder, self.targets = study, name, method, folder, targets
         self.salt = zlib.crc32(name.encode())
-        identity = {"originals": original_identity(study.config), "method": method.identity}
+        identity = {"originals": study.identity, "method": method.identity}
         self.models = checkpoints.ParamsStore(folder / "models", identity=identity, process=own_process())
 
     @cached_property
@@ -221,7 +243,7 @@ class Unlearning:
         "inputs" are those of the seeds that are saved.
         """
         study = self.study
-        chunks = study.chunks(study.config.seeds)
+        chunks = study.chunks()
         bar = Bar(self.name, study.config.seeds, self.steps, study.config.quiet)
         parts = []
         for number, rows in enumerate(chunks):
@@ -244,16 +266,15 @@ class Unlearning:
         """[chunk, ...] unlearned models, from disk or computed, and the seconds that this took."""
         study, unlearner = self.study, self.method.unlearner
         if self.models.done(number):
-            like = jax.tree.map(
-                lambda s: jax.ShapeDtypeStruct((rows.stop - rows.start, *s.shape), s.dtype), study.parameter_shapes
-            )
             try:
-                return self.models.load(number, like), float(self.models.facts(number)["seconds"])
+                found = self.models.load(number, _like(study, rows.stop - rows.start))
+                return found, float(self.models.facts(number)["seconds"])
             except records.Damaged as error:
                 store.notice(f"{str(error).rstrip('.')}: its seeds are unlearned again.")
         began = time.perf_counter()
         runs = study.runs(rows, stage=studies.UNLEARNING, salt=self.salt)
-        params = study.initial(rows) if unlearner.from_scratch else originals.load(number, rows)
+        scratch = unlearner.from_scratch
+        params = study.initial(rows, studies.RETRAINING) if scratch else originals.load(number, rows)
         for runner in self._runners:
             params = runner(runs, params, progress)
         params = on_host(params, rows)
@@ -270,7 +291,8 @@ class Unlearning:
         began = time.perf_counter()
         found = measurements.look(params, count)
         looking = time.perf_counter() - began
-        target, seconds = self.targets[rows] if len(self.targets) > 1 else np.repeat(self.targets, count, 0), 0.0
+        target, seconds = self._targets_of(rows), 0.0
+        saved = max(0, study.config.images_saved - rows.start)
         for prefix, algorithm in attacks:
             made = []
             for place, epsilon in enumerate(study.config.epsilons):
@@ -283,22 +305,27 @@ class Unlearning:
                         epsilon=epsilon / 255,
                         salt=self.salt ^ (place + 1),
                         algorithm=algorithm,
+                        saved=0 if prefix else min(saved, count),
                         progress=lambda share: progress(share / len(study.config.epsilons)),
                     )
                 )
                 seconds += (time.perf_counter() - began) * (not prefix)
-            kept = ("outputs", "iterations") if not prefix else ("outputs",)
+            kept = ("outputs", "iterations", "inputs") if not prefix else ("outputs",)
             found |= {prefix + name: np.stack([part[name] for part in made], axis=1) for name in kept}
-            if not prefix:
-                saved = max(0, study.config.images_saved - rows.start)
-                found["inputs"] = np.stack([part["inputs"][:saved] for part in made], axis=1)
         found["seconds"] = np.array([unlearning, looking, seconds])
         return found
 
-    def curves(self, originals: Originals, measurements: Measurements) -> dict[str, dict[str, Any]]:
-        """Accuracy on the forget set over numbers of steps and step sizes, at the largest radius (Figures 4 and 5)."""
+    def _targets_of(self, rows: slice) -> np.ndarray:
+        """[r, n, C] what the originals of a chunk's seeds say."""
+        return self.targets[rows] if len(self.targets) > 1 else np.repeat(self.targets, rows.stop - rows.start, axis=0)
+
+    def curves(self, originals: Originals, measurements: Measurements, whole: np.ndarray) -> dict[str, dict[str, Any]]:
+        """Accuracy on the forget set over numbers of steps and step sizes, at the largest radius (Figures 4 and 5).
+
+        Auto-PGD, which chooses its steps itself, has none. ``whole`` [S] says which seeds count.
+        """
         study, config = self.study, self.study.config
-        if not config.epsilons:
+        if not config.epsilons or config.attack.algorithm == "apgd":
             return {}
         radius, forget = config.strongest / 255, len(study.images.forgotten)
         base = config.step_size(radius)
@@ -306,26 +333,32 @@ class Unlearning:
             "steps": ("steps", [s for s in STEPS if s <= 2 * config.attack.steps]),
             "step_size": ("step size, in 255ths", [round(factor * base * 255, 6) for factor in STEP_SIZES]),
         }
-        found = {}
-        for axis, (label, points) in axes.items():
-            values = [[] for _ in points]
-            for number, rows in enumerate(study.chunks(config.seeds)):
-                params, _ = self.unlearned(number, rows, originals)
-                target = self.targets[rows] if len(self.targets) > 1 else np.repeat(self.targets, config.seeds, 0)[rows]
+        strongest = config.epsilons.index(config.strongest)
+        found = {
+            axis: {"label": label, "x": points, "values": [[] for _ in points]}
+            for axis, (label, points) in axes.items()
+        }
+        total = sum(len(points) for _, points in axes.values())
+        bar = Bar(f"{self.name}, curves", config.seeds, total, config.quiet)
+        for number, rows in enumerate(study.chunks()):
+            params, _ = self.unlearned(number, rows, originals)
+            target, progress = self._targets_of(rows), bar.chunk(rows.stop - rows.start, total)
+            for axis, (_, points) in axes.items():
                 for place, point in enumerate(points):
                     made = measurements.attack(
                         params,
                         target,
                         rows,
                         epsilon=radius,
-                        salt=self.salt ^ len(config.epsilons),
+                        salt=self.salt ^ (strongest + 1),
                         probes=forget,
                         steps=int(point) if axis == "steps" else None,
                         step_size=point / 255 if axis == "step_size" else None,
+                        progress=progress,
                     )
                     hits = made["outputs"].argmax(-1) == measurements.labels[:forget]
-                    values[place] += hits.mean(axis=1).tolist()
-            found[axis] = {"label": label, "x": points, "values": values}
+                    found[axis]["values"][place] += hits.mean(axis=1)[whole[rows]].tolist()
+        bar.close()
         return found
 
 
@@ -342,34 +375,51 @@ def _attacks(study: Study) -> Iterator[tuple[str, str]]:
             yield "second_", study.config.second_attack
 
 
-def shadow_logits(study: Study) -> Arrays | None:
-    """Trains the shadow models; their logits [K, n, C] on all training images, and which of them each has seen [K, n].
+def shadow_membership(study: Study) -> np.ndarray | None:
+    """[K, n] which training images each shadow model sees; None where there is to be no shadow model.
+
+    Raises:
+        InputError: Of some class that is to be attacked no shadow model sees an image, or all see all.
+    """
+    shadows, labels = study.config.shadows, study.images.y
+    if shadows.models == 0:
+        return None
+    key = jax.random.fold_in(study.root, studies.MEMBERSHIP)
+    member = shadow_members(key, len(labels), models=shadows.models, share=shadows.share)
+    for c in np.unique(study.images.probe_labels):
+        seen = member[:, labels == c]
+        require(
+            bool(seen.any() and not seen.all()),
+            f"Expected shadow models that saw some images of class {c} and others not, but {int(seen.sum())} of {seen.size} "
+            f"were drawn; use more shadows.models={shadows.models}, or another shadows.share={shadows.share}.",
+        )
+    return member
+
+
+def shadow_logits(study: Study, member: np.ndarray | None) -> Arrays | None:
+    """Trains the shadow models; their logits [K, n, C] on all training images, beside ``member`` [K, n].
 
     From disk if they are there. None where no shadow models are asked for.
     """
     config, path = study.config, study.config.directory / "shadows.npz"
-    if config.shadows.models == 0:
+    if member is None:
         return None
     found = store.read_chunk(path)
     if found is not None:
         return found
-    count, n = config.shadows.models, len(study.images.y)
-    member = shadow_members(
-        jax.random.fold_in(study.root, studies.MEMBERSHIP), n, models=count, share=config.shadows.share
-    )
+    count, n = member.shape
     sizes = Sizes(retain=0, pool=n, forget=int(member[0].sum()))
     training = dataclasses.replace(config.training, epochs=config.shadows.epochs)
     info = study.info_for(sizes, training)
-    engine = studies.make_engine(
-        config, study.engine.mesh, study.engine.plan, study.images, sizes, jax.random.fold_in(study.root, studies.ORDER)
-    )
+    order_key = jax.random.fold_in(study.root, studies.ORDER)
+    engine = studies.make_engine(config, study.engine.mesh, study.engine.plan, study.engine.examples, sizes, order_key)
     runner = engine.phase_runner(info.train_phase("train"), 0)
     look = engine.map(lambda examples, shared, params: batched(partial(info.model.apply, params), examples.x))
     bar = Bar("shadow models", count, runner.total, config.quiet)
     began, logits = time.perf_counter(), []
     for rows in study.chunks(count):
         numbers = study.numbers(rows)
-        keys = (study.keys(studies.SHADOWS, numbers, salt) for salt in range(2))
+        keys = (study.keys(studies.SHADOWS, numbers, salt) for salt in (1, 2))  # 0 is that of the initial weights
         params = runner(
             Runs(member[numbers], *keys), study.initial(rows, studies.SHADOWS), bar.chunk(rows.stop - rows.start)
         )

@@ -1,12 +1,14 @@
 """What ``jaxunlearn robustness`` works on: images, model, seeds, and the engine for them."""
 
 import dataclasses
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import PRNGKeyArray
 
 from jaxunlearn._validate import require
@@ -16,14 +18,15 @@ from jaxunlearn.data.splits import host_generator
 from jaxunlearn.engine import plan as planning
 from jaxunlearn.engine.population import Engine, Runs, pad
 from jaxunlearn.engine.train import Examples, Sizes
+from jaxunlearn.models import pretrained
 from jaxunlearn.models.base import normalised
-from jaxunlearn.pipeline.robustness.config import Robustness
+from jaxunlearn.pipeline.robustness.config import Robustness, original_identity
 from jaxunlearn.pipeline.runs import run_keys
 from jaxunlearn.pipeline.task import forms_of, info_of, make_model
 from jaxunlearn.types import Model, Params, TaskInfo
 
 # Numbers folded into the root key, one per purpose; a new purpose takes a new number.
-SPLIT, INITIAL, ORDER, TRAINING, UNLEARNING, ATTACK, SHADOWS, MEMBERSHIP = range(8)
+SPLIT, INITIAL, ORDER, TRAINING, UNLEARNING, ATTACK, SHADOWS, MEMBERSHIP, PROBES, RETRAINING = range(10)
 
 AUGMENTATIONS: dict[str, Callable | None] = {
     "none": None,
@@ -75,20 +78,40 @@ class Images:
         return Sizes(retain=self.retain, pool=forget, forget=forget)
 
     @property
-    def probes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Images that are attacked and their labels: of the forget set, then the controls."""
-        x = np.concatenate([self.x[self.forgotten], self.x_test[self.controls]])
-        return x, np.concatenate([self.y[self.forgotten], self.y_test[self.controls]])
+    def probes(self) -> np.ndarray:
+        """[f + u, h, w, c] images that are attacked: of the forget set, then the controls."""
+        return np.concatenate([self.x[self.forgotten], self.x_test[self.controls]])
+
+    @property
+    def probe_labels(self) -> np.ndarray:
+        """[f + u] their labels."""
+        return np.concatenate([self.y[self.forgotten], self.y_test[self.controls]])
+
+    @property
+    def probe_ids(self) -> np.ndarray:
+        """[f + u] numbers that name them whatever else is attacked: rows, those of test images after all others."""
+        return np.concatenate([self.rows[self.forgotten], len(self.y) + self.controls]).astype(np.int32)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What tells these data from others of the same name."""
+        labels = np.concatenate([self.y, self.y_test]).astype("<i4").tobytes()
+        return {
+            "train": len(self.y),
+            "test": len(self.y_test),
+            "classes": self.classes,
+            "labels": hashlib.sha256(labels).hexdigest()[:16],
+        }
 
 
-def load(config: Robustness, key: PRNGKeyArray) -> Images:
+def load(config: Robustness, root: PRNGKeyArray) -> Images:
     """Loads the images and says which are to be forgotten."""
     data = load_images(config.dataset)
     assert data.mean is not None and data.std is not None  # of images in [0, 1] they are known
     by_class = config.forget == "classes"
     classes = config.forget_classes or forget.preset_classes(config.dataset, data.classes) if by_class else ()
     split = forget.forget_split(
-        key,
+        jax.random.fold_in(root, SPLIT),
         data.y,
         classes=classes if by_class else None,
         share=None if by_class else config.forget_share,
@@ -96,7 +119,7 @@ def load(config: Robustness, key: PRNGKeyArray) -> Images:
     scenario = _words(classes, data.class_names) if by_class else f"{config.forget_share:.0%} of all training images"
     rows = np.concatenate([split.retain, split.forget])
     kind = np.flatnonzero(np.isin(data.y_test, classes)) if by_class else np.arange(len(data.y_test))
-    generator = host_generator(key)
+    generator = host_generator(jax.random.fold_in(root, PROBES))
     forgotten = len(split.retain) + np.sort(generator.permutation(len(split.forget))[: config.attacked])
     drawn = generator.permutation(kind)[: len(forgotten)]
     require(
@@ -131,6 +154,7 @@ class Study:
     """Everything that the stages share; a run is a seed."""
 
     config: Robustness
+    seeds: int
     images: Images
     info: TaskInfo
     make: Callable[..., Model]
@@ -143,13 +167,23 @@ class Study:
         return jax.eval_shape(self.info.model.init, self.root)
 
     @property
-    def originals(self) -> int:
-        """Original models: one, or one for each seed."""
-        return 1 if self.config.shared_original else self.config.seeds
+    def originals(self) -> "Study":
+        """The study of the original models: itself, or that of a single seed where all share one."""
+        if not self.config.one_original:
+            return self
+        plan = dataclasses.replace(self.engine.plan, runs_per_chunk=1, width=1)
+        engine = make_engine(self.config, self.engine.mesh, plan, self.engine.examples, self.images.sizes, self.root)
+        return dataclasses.replace(self, engine=engine, seeds=1)
 
-    def chunks(self, runs: int) -> list[slice]:
-        """Runs that are worked on between two checkpoints."""
-        size = self.engine.plan.runs_per_chunk
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What the original models depend on."""
+        found, file = original_identity(self.config, self.images.identity), self.config.original
+        return found if file is None else found | {"original": hashlib.sha256(file.read_bytes()).hexdigest()}
+
+    def chunks(self, runs: int | None = None) -> list[slice]:
+        """Runs that are worked on between two checkpoints; of all seeds, unless it is said of how many."""
+        size, runs = self.engine.plan.runs_per_chunk, self.seeds if runs is None else runs
         return [slice(i, min(i + size, runs)) for i in range(0, runs, size)]
 
     def numbers(self, rows: slice) -> np.ndarray:
@@ -176,28 +210,36 @@ class Study:
         return info_of(self.make, self.engine.plan.form, sizes, training)
 
 
-def build(config: Robustness, devices=None) -> Study:
+def build(config: Robustness, devices=None, *, runs_per_chunk: int | None = None) -> Study:
     """Loads the images and prepares the engine; nothing is compiled yet.
 
     Args:
         config: The settings.
         devices: JAX devices; None means all of this process.
+        runs_per_chunk: Chunks that the run directory was begun with.
     """
     root = jax.random.key(config.seed)
-    images = load(config, jax.random.fold_in(root, SPLIT))
+    images = load(config, root)
     mesh = planning.make_mesh(devices)
-    plan = planning.choose(mesh, config.seeds)
+    large = config.model.startswith("resnet")  # one fills a device, and what a kill may cost counts
+    if large and runs_per_chunk is None:
+        runs_per_chunk = min(config.seeds, mesh.shape[planning.AXIS])
+    plan = planning.choose(mesh, config.seeds, width=1 if large else None, runs_per_chunk=runs_per_chunk)
     forms = forms_of(config.model, mesh.devices.flat[0].platform, config.precision)
     plan = dataclasses.replace(plan, form=forms[0] if plan.width == 1 else forms[-1])
+
+    mean, std = statistics(config, images)
 
     def make(**options: Any) -> Model:
         shape = images.x.shape[1:]
         plain = make_model(config.model, shape, images.classes, precision=config.precision, **options)
-        return normalised(plain, images.mean, images.std)
+        return normalised(plain, mean, std)
 
-    engine = make_engine(config, mesh, plan, images, images.sizes, jax.random.fold_in(root, ORDER))
+    examples = Examples(jnp.asarray(images.x), jnp.asarray(images.y))
+    engine = make_engine(config, mesh, plan, examples, images.sizes, jax.random.fold_in(root, ORDER))
     return Study(
         config=config,
+        seeds=config.seeds,
         images=images,
         info=info_of(make, plan.form, images.sizes, config.training),
         make=make,
@@ -206,12 +248,34 @@ def build(config: Robustness, devices=None) -> Study:
     )
 
 
-def make_engine(config: Robustness, mesh, plan: planning.Plan, images: Images, sizes: Sizes, order_key) -> Engine:
+def pretrained_original(config: Robustness, images: Images) -> pretrained.Pretrained:
+    """The original model out of a file of torch's weights.
+
+    Raises:
+        InputError: It cannot be read, or is of another model.
+    """
+    assert config.original is not None
+    plain = make_model(config.model, images.x.shape[1:], images.classes)
+    return pretrained.load_resnet(str(config.original), plain)
+
+
+def statistics(config: Robustness, images: Images) -> tuple[Sequence[float], Sequence[float]]:
+    """Mean and deviation that the model applies: those that a pretrained one brings, else the data's."""
+    if config.original is not None:
+        found = pretrained_original(config, images)
+        if found.mean is not None and found.std is not None:
+            return found.mean, found.std
+    return images.mean, images.std
+
+
+def make_engine(
+    config: Robustness, mesh: Mesh, plan: planning.Plan, examples: Examples, sizes: Sizes, order_key: PRNGKeyArray
+) -> Engine:
     """An engine for the training images under some counts."""
     return Engine(
         mesh,
         plan,
-        Examples(jnp.asarray(images.x), jnp.asarray(images.y)),
+        examples,
         sizes,
         order_key,
         precision="tensorfloat32" if config.precision == "tensorfloat32" else "float32",
