@@ -13,9 +13,13 @@ from jaxunlearn._paths import as_path
 from jaxunlearn._validate import InputError
 from jaxunlearn.attack.mapping import Options
 from jaxunlearn.config import Methods, Training
-from jaxunlearn.pipeline.robustness import run
+from jaxunlearn.models.base import normalised
+from jaxunlearn.models.pretrained import load_resnet, save_resnet
+from jaxunlearn.models.resnet import resnet18
+from jaxunlearn.pipeline.robustness import run, stages
+from jaxunlearn.pipeline.robustness import study as studies
 from jaxunlearn.pipeline.robustness.config import Robustness, Shadows
-from jaxunlearn.pipeline.robustness.presets import PRESETS
+from jaxunlearn.pipeline.robustness.presets import PRESETS, expected
 from jaxunlearn.pipeline.robustness.stages import Originals
 from jaxunlearn.pipeline.robustness.study import build
 from jaxunlearn.records import read_json, read_npz
@@ -182,6 +186,7 @@ def test_images_of_all_classes_one_original_unbounded_and_no_shadows(tmp_path):
         ({"seeds": 0}, "seeds=0"),
         ({"forget_share": 1.0}, "forget_share=1.0"),
         ({"forget_classes": (1, 1)}, "forget_classes without repetition"),
+        ({"forget": "images", "forget_classes": (1,)}, "no forget_classes=\\(1,\\) with forget='images'"),
         ({"curves": ("influence",)}, "curves of methods that are attacked, got influence"),
     ],
 )
@@ -209,7 +214,7 @@ def test_the_command_line_knows_the_presets(capsys):
 
 
 @pytest.mark.slow
-def test_models_that_diverge_are_left_out_and_said(tmp_path):
+def test_models_that_diverge_are_left_out_and_said(tmp_path, capsys):
     wild = SGD(peak=1e30, schedule="constant")
     config = dataclasses.replace(
         SMALL,
@@ -220,5 +225,108 @@ def test_models_that_diverge_are_left_out_and_said(tmp_path):
     )
     record = record_of(run.run(config), "finetune")
     assert record.seeds == 0 and record.metric("ua").values == [[], [], []] and record.metric("mia").mean(0) is None
-    assert "seeds 0, 1 diverged" in record.notes[-1]
+    assert record.failed == [0, 1] and "seeds 0, 1 diverged" in record.surprises()[0]
     assert cli.main(["report", str(config.directory)]) == 0
+    assert "seeds 0, 1 diverged" in capsys.readouterr().out
+    with pytest.raises(InputError, match="original models of seeds 0, 1 diverged.*peak=1e\\+30"):
+        run.run(dataclasses.replace(config, out=as_path(tmp_path / "wild"), training=Training(epochs=1, descent=wild)))
+
+
+@pytest.mark.slow
+def test_another_machine_goes_on_in_the_same_chunks_and_blocks_may_overlap(tmp_path, monkeypatch):
+    config = dataclasses.replace(
+        SMALL, out=as_path(tmp_path / "run"), seeds=9, methods=("rl",), epsilons=(8.0,), shadows=Shadows(models=0)
+    )
+    run.run(config, devices=jax.devices()[:1])  # in chunks of 5 and 4
+    before = arrays_of(config.directory)
+    assert len(list((config.directory / "population").glob("chunk-*.json"))) == 2
+    for name in ("attacked.npz", "robustness.json"):
+        (config.directory / "rl" / name).unlink()
+    (config.directory / "rl" / "models" / "chunk-00001.json").unlink()
+    monkeypatch.setattr(stages, "BLOCK", 100)  # 178 images: two blocks of 89
+    run.run(config, devices=jax.devices()[:2])
+    after = arrays_of(config.directory)
+    assert after["logits"].shape[0] == 9
+    np.testing.assert_allclose(after["logits"][:, 0], before["logits"][:, 0], atol=1e-4)
+    differ = np.abs(after["images"] - before["images"]) > 1e-6  # a sign that rounding turns
+    assert differ.mean() < 0.01
+
+
+@pytest.mark.slow
+def test_a_pretrained_resnet_with_batch_norm(tmp_path):
+    model = resnet18((8, 8, 1), 10)
+    path = tmp_path / "original.safetensors"
+    save_resnet(path, model.init(jax.random.key(3)), mean=(0.5,), std=(0.25,))
+    config = dataclasses.replace(
+        SMALL,
+        out=as_path(tmp_path / "run"),
+        model="resnet18",
+        original=as_path(path),
+        seeds=1,
+        methods=("finetune",),
+        epsilons=(8.0,),
+        attack=Options(steps=1),
+        second_attack="none",
+        attacked=8,
+        shadows=Shadows(models=0),
+        method=Methods(finetune=Finetune(epochs=1, descent=SGD(peak=1e-3, schedule="constant"))),
+    )
+    directory = run.run(config)
+    targets = read_npz(directory / "targets.npz")
+    expected = normalised(model, (0.5,), (0.25,)).apply(load_resnet(path, model).variables, targets["images"])
+    np.testing.assert_allclose(targets["logits"][0], expected, rtol=1e-3, atol=1e-3)
+    assert len(targets["labels"]) == 16 and record_of(directory, "finetune").metric("ua").count == 8
+    with pytest.raises(InputError, match="GroupNorm for ascent.*resnet18-gn"):
+        run.run(dataclasses.replace(config, methods=("ascent",)))
+    with pytest.raises(InputError, match="model='resnet18' or 'resnet50'.*'mlp'"):
+        dataclasses.replace(config, model="mlp")
+
+
+def test_randomness_is_used_once():
+    study = build(SMALL)
+    rows, numbers = slice(0, 3), study.numbers(slice(0, 3))
+    purposes = [
+        study.keys(purpose, numbers, salt)
+        for purpose, salts in (
+            (studies.INITIAL, (0,)),
+            (studies.RETRAINING, (0,)),
+            (studies.TRAINING, (0,)),
+            (studies.UNLEARNING, (0, 7)),
+            (studies.ATTACK, (1, 2)),
+            (studies.SHADOWS, (0, 1, 2)),
+            (studies.ORDER, (studies.TRAINING, studies.UNLEARNING)),
+        )
+        for salt in salts
+    ]
+    words = np.concatenate([np.asarray(jax.random.key_data(keys))[:3] for keys in purposes])
+    assert len(np.unique(words, axis=0)) == len(words)
+    first, again = (jax.tree.leaves(study.initial(rows, purpose)) for purpose in (studies.INITIAL, studies.RETRAINING))
+    assert not np.allclose(first[1], again[1])
+    ids = study.images.probe_ids
+    assert len(set(ids.tolist())) == len(ids)
+
+
+def test_what_is_expected_holds_for_the_preset_alone():
+    config = PRESETS["digits"][1]
+    few = dataclasses.replace(config, methods=("finetune",), seeds=5, seed=3, out=as_path("elsewhere"))
+    assert expected(few, "finetune") and expected(config, "retrain")
+    for change in ({"model": "mlp"}, {"forget_classes": (3,)}, {"training": Training()}, {"epsilons": (8.0,)}):
+        assert expected(dataclasses.replace(config, **change), "finetune") == []
+    assert expected(dataclasses.replace(config, method=Methods()), "finetune") == []
+    assert expected(dataclasses.replace(config, method=Methods()), "retrain")
+
+
+def test_the_papers_presets():
+    for name, rates, alpha, penalty in (
+        ("cifar10", (0.013, 0.013, 0.013), 20, 1e-3),
+        ("cifar100", (0.013, 0.02, 0.022), 20, 7e-4),
+        ("tiny-imagenet", (0.0023, 0.0025, 0.0015), 10, 1e-4),
+    ):
+        config = PRESETS[name][1]
+        found = config.method
+        assert (found.finetune.descent.peak, found.rl.descent.peak, found.salun.descent.peak) == rates
+        assert (found.influence.alpha, found.l1_sparse.alpha, found.l1_sparse.descent.peak) == (alpha, penalty, 1e-3)
+        assert {getattr(found, m).epochs for m in ("finetune", "rl", "salun", "l1_sparse")} == {10}
+        assert (config.model, config.seeds, config.shadows.models, config.shadows.seeds) == ("resnet50", 10, 10, 5)
+        assert config.epsilons == (8.0, 16.0) and config.attack.steps == 100 and config.step_size(8 / 255) == 1 / 255
+        assert found.rl.schedule == ("sequential" if name == "cifar10" else "shuffled") == found.salun.schedule
