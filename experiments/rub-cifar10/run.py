@@ -27,7 +27,7 @@ SMALL = dataclasses.replace(
     model="tinynet",
     seeds=2,
     shared_original=False,
-    attacked=50,
+    attacked=30,
     second_attack="none",
     augmentation="none",
     shadows=Shadows(models=0),
