@@ -29,6 +29,10 @@ Start = Literal["random", "zero"]
 Iterate = Literal["last", "best"]
 
 
+STEP_SIZE = 1 / 255
+"""RUB's."""
+
+
 class Constraint(NamedTuple):
     """Where attacked inputs may lie.
 
@@ -79,8 +83,9 @@ class Options:
     absolute value (MI-FGSM). apgd: step sizes halved and restarts from the best (Auto-PGD); wants iterate best."""
     steps: int = 100
     """Steps of each start, >= 1."""
-    step_size: float = 1 / 255
-    """Change of a pixel by one step, > 0, in units of the inputs; apgd finds its own."""
+    step_size: float | None = None
+    """Change of a pixel by one step, > 0, in units of the inputs. None: 1/255, unless relative_step says; apgd finds its
+    own."""
     relative_step: float | None = None
     """Change of a pixel by one step as a share of epsilon, > 0, in place of step_size."""
     start: Start = "random"
@@ -99,9 +104,13 @@ class Options:
         _validate.one_of("start", self.start, get_args(Start))
         _validate.one_of("iterate", self.iterate, get_args(Iterate))
         _validate.at_least(1, steps=self.steps, restarts=self.restarts, batch_size=self.batch_size)
-        _validate.positive(step_size=self.step_size)
-        if self.relative_step is not None:
-            _validate.positive(relative_step=self.relative_step)
+        for name in ("step_size", "relative_step"):
+            if getattr(self, name) is not None:
+                _validate.positive(**{name: getattr(self, name)})
+        require(
+            self.step_size is None or self.relative_step is None,
+            f"Expected step_size={self.step_size} or relative_step={self.relative_step}, not both; set the other to None.",
+        )
         require(
             self.start == "random" or self.restarts == 1,
             f"Expected restarts={self.restarts} to be 1 with start='zero', or all would be the same; use start='random'.",
@@ -110,6 +119,11 @@ class Options:
             self.algorithm != "apgd" or self.iterate == "best",
             f"Expected iterate={self.iterate!r} to be 'best' with algorithm='apgd', whose steps start from there.",
         )
+
+    @property
+    def fixed_step(self) -> float:
+        """``step_size``, as given or by default."""
+        return STEP_SIZE if self.step_size is None else self.step_size
 
 
 class Attacked(NamedTuple):
@@ -388,6 +402,8 @@ def _check(x: Array, target: Any, constraint: Constraint, options: Options, ids:
     )
     for leaf in jax.tree.leaves(target):
         _validate.shape("target", leaf, (x.shape[0], *leaf.shape[1:]), "one row for each example of x")
+    if not isinstance(x, jax.core.Tracer) and not isinstance(constraint.low, jax.Array):
+        constraint.check(np.asarray(x))
     if ids is not None:
         _validate.shape("ids", ids, (x.shape[0],), "one number for each example of x")
     require(
@@ -401,6 +417,22 @@ def _check(x: Array, target: Any, constraint: Constraint, options: Options, ids:
             constraint.low < constraint.high,
             f"Expected low={constraint.low} < high={constraint.high}; they are the range of the inputs.",
         )
+
+
+def _check_distance(apply, target: Any, x: Array, distance: Distance, named: str | None) -> None:
+    """Looks at shapes alone; nothing is computed."""
+    outputs = jax.eval_shape(apply, x)
+    shapes = [[leaf.shape for leaf in jax.tree.leaves(tree)] for tree in (outputs, target)]
+    require(
+        named is None or shapes[0] == shapes[1],
+        f"Expected target of the shape of apply's outputs for distance={named!r}, {shapes[0]}, got {shapes[1]}; give the "
+        "original model's outputs on x.",
+    )
+    found = jax.eval_shape(distance, outputs, target)
+    shape = getattr(found, "shape", None)
+    require(
+        shape == (x.shape[0],), f"Expected distance to give one number for each example, [{x.shape[0]}], got {shape}."
+    )
 
 
 def _starts(key, ids, x, constraint: Constraint, options: Options) -> Float[Array, "r n ..."]:
@@ -424,7 +456,7 @@ def _rule(constraint: Constraint, options: Options, step_size: Any, dtype: Any) 
         return _adaptive(jnp.asarray(2 * constraint.radius(), dtype), options.steps)
     share = options.relative_step
     if step_size is None:
-        step_size = options.step_size if share is None else share * constraint.radius()
+        step_size = options.fixed_step if share is None else share * constraint.radius()
     return {"pgd": _sign_descent, "momentum": _with_momentum}[options.algorithm](jnp.asarray(step_size, dtype))
 
 
@@ -468,12 +500,17 @@ def attack(
         InputError: An argument is out of range, or shapes do not fit together.
     """
     _check(x, target, constraint, options, ids)
+    if isinstance(steps, int | float):
+        _validate.at_least(1, steps=steps)
+    if isinstance(step_size, int | float):
+        _validate.positive(step_size=step_size)
     require(
         steps is None or options.algorithm != "apgd",
         "Expected no steps beside options with algorithm='apgd', whose checkpoints depend on them; set options.steps.",
     )
     x, target = jax.tree.map(jnp.asarray, (x, target))
-    distance, n = distance_of(distance), x.shape[0]
+    named, distance, n = distance if isinstance(distance, str) else None, distance_of(distance), x.shape[0]
+    _check_distance(apply, target, x, distance, named)
     starts = _starts(key, jnp.arange(n) if ids is None else ids, x, constraint, options)
     found, iterations = _search(
         target, apply, x, starts.reshape(-1, *x.shape[1:]), distance, constraint, options, steps, step_size

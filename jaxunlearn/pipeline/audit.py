@@ -186,6 +186,10 @@ def open_run(task: Task, plan: Preregistration) -> dict[str, Any]:
         "asked": list(config.methods),
         "population_directory": str(config.population_directory),
     }
+    require(
+        not any(directory.glob("*/robustness.json")),
+        f"{directory} holds a run of jaxunlearn robustness; use another --out directory.",
+    )
     store.require_manifest(directory / "manifest.json", directory / "signs.npz", *directory.glob("*/bound.json"))
     manifest = store.open_manifest(directory, "manifest.json", configuration.audit_identity(config), **facts)
     # The settings may be the same and the defaults of another version still name other bounds.

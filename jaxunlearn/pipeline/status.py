@@ -206,9 +206,16 @@ def _robustness(directory: AnyPath, manifest: dict[str, Any], verify: bool) -> O
         stages.append(
             Stage(name="shadow models", done=done, failed=0, remaining=shadows - done, seconds=seconds, damage=damage)
         )
-    for name in manifest.get("asked", []):
-        stages.append(_attacked(directory / method_directory_name(name), name, seeds, verify))
+    _read(directory / "original" / FILE, _read_robustness, stages[0].damage)
+    asked = {method_directory_name(name): name for name in manifest.get("asked", [])}
+    others = sorted(p.name for p in directory.iterdir() if (p / "method.json").exists() and p.name not in asked)
+    for folder, name in (asked | dict(zip(others, others))).items():
+        stages.append(_attacked(directory / folder, name, seeds, verify))
     return Overview(title=f"{manifest.get('title', '')}, robustness", runs=seeds, stages=stages, workers=[])
+
+
+def _read_robustness(path: AnyPath) -> RobustnessRecord:
+    return RobustnessRecord.from_json(records.read_json(path))
 
 
 def _attacked(folder: AnyPath, name: str, seeds: int, verify: bool) -> Stage:
@@ -217,7 +224,7 @@ def _attacked(folder: AnyPath, name: str, seeds: int, verify: bool) -> Stage:
     _read(folder / "method.json", records.read_json, damage)
     _read(folder / "attacked.npz", partial(records.read_npz, sealed=True), damage)
     parts = list(_parts(folder, damage))
-    record = _read(folder / FILE, lambda path: RobustnessRecord.from_json(records.read_json(path)), damage)
+    record = _read(folder / FILE, _read_robustness, damage)
     if record is None:
         done = sum(int(part["rows"][1] - part["rows"][0]) for part in parts)
         seconds = sum(float(np.sum(part["seconds"])) for part in parts)
@@ -278,7 +285,7 @@ def render(overview: Overview) -> str:
         lines.append(f"process {worker.process}: {worker.state}{heard}{ended}")
     damage = [text for stage in overview.stages for text in stage.damage]
     if damage:
-        lines += [*damage, "The command that began this audit computes just that again."]
+        lines += [*damage, "The command that began this computes just that again, or says what cannot be."]
     return "\n".join(lines)
 
 

@@ -31,6 +31,8 @@ def write_report(directories: Sequence[AnyPath | str], *, out: AnyPath | str | N
     paths = [as_path(directory) for directory in directories]
     name = "report.html" if len(paths) == 1 else "report-together.html"
     page = as_path(out) if out is not None else paths[0] / name
+    for path in paths:
+        require(path.is_dir(), f"Expected a run directory at {path}, found none; give the --out of a command.")
     attacked = [path for path in paths if any(path.glob(f"*/{FILE}"))]
     audited = [path for path in paths if path not in attacked or any(path.glob("*/bound.json"))]
     require(

@@ -19,8 +19,8 @@ from jaxunlearn.models.resnet import resnet18
 from jaxunlearn.pipeline.robustness import run, stages
 from jaxunlearn.pipeline.robustness import study as studies
 from jaxunlearn.pipeline.robustness.config import Robustness, Shadows
+from jaxunlearn.pipeline.robustness.load import load_models
 from jaxunlearn.pipeline.robustness.presets import PRESETS, expected
-from jaxunlearn.pipeline.robustness.stages import Originals
 from jaxunlearn.pipeline.robustness.study import build
 from jaxunlearn.records import read_json, read_npz
 from jaxunlearn.robustness import RobustnessRecord
@@ -60,11 +60,14 @@ def finished(tmp_path_factory):
 @pytest.mark.slow
 def test_saved_images_and_models_give_the_reported_numbers(finished):
     targets, arrays, record = read_npz(finished / "targets.npz"), arrays_of(finished), record_of(finished, "rl")
-    study = build(dataclasses.replace(SMALL, out=finished))
-    models = Originals(study).store  # any store of the study: it is read by hand here
-    params = type(models)(finished / "rl" / "models").load(0)
+    model, params = load_models(finished, "rl")
     forget = int(targets["is_member"].sum())
-    labels, apply = targets["labels"], jax.vmap(study.info.model.apply)
+    labels, apply = targets["labels"], jax.vmap(model.apply)
+    assert np.asarray(jax.vmap(model.apply, (0, None))(load_models(finished)[1], targets["images"])).shape == (
+        3,
+        178,
+        10,
+    )
     for place, epsilon in enumerate(SMALL.epsilons):
         images = arrays["images"][:, place]
         change = np.abs(images.astype(np.float64) - targets["images"].astype(np.float64))
@@ -110,9 +113,39 @@ def test_the_same_command_reads_and_a_lost_or_damaged_result_is_computed_again(f
     original.write_bytes(b"")
     run.run(config)
     said = capfd.readouterr().err
-    assert "attacked.npz is damaged" in said and "its models are trained again" in said
+    assert "attacked.npz is damaged" in said and said.count("its models are made again") == 2
     for path, content in before.items():
         assert path.read_bytes() == content
+
+
+@pytest.mark.slow
+def test_models_and_shadows_that_are_gone_from_a_finished_directory_are_made_again(finished):
+    config = dataclasses.replace(SMALL, out=finished)
+    before = [load_models(finished, name)[1] for name in (None, "rl")]
+    shadows = (finished / "shadows.npz").read_bytes()
+    (finished / "population" / "chunk-00000.json").unlink()
+    (finished / "rl" / "models" / "chunk-00000.json").unlink()
+    (finished / "shadows.npz").unlink()
+    run.run(config)
+    for old, name in zip(before, (None, "rl")):
+        jax.tree.map(np.testing.assert_array_equal, old, load_models(finished, name)[1])
+    made = read_npz(finished / "shadows.npz", sealed=True)
+    (finished / "shadows.npz").write_bytes(shadows)
+    np.testing.assert_array_equal(made["logits"], read_npz(finished / "shadows.npz", sealed=True)["logits"])
+
+
+@pytest.mark.slow
+def test_directories_of_another_command_and_lost_manifests_are_refused(finished, capsys):
+    assert cli.main(["audit", "digits", "--out", str(finished), "--methods", "retrain", "--quiet"]) == 2
+    assert "holds a run of jaxunlearn robustness" in capsys.readouterr().err
+    path = finished / "manifest.json"
+    content = path.read_bytes()
+    path.unlink()
+    with pytest.raises(
+        InputError, match="manifest.json is missing beside original/robustness.json.*delete the directory"
+    ):
+        run.run(dataclasses.replace(SMALL, out=finished))
+    path.write_bytes(content)
 
 
 @pytest.mark.slow
@@ -187,7 +220,7 @@ def test_images_of_all_classes_one_original_unbounded_and_no_shadows(tmp_path):
         ({"forget_share": 1.0}, "forget_share=1.0"),
         ({"forget_classes": (1, 1)}, "forget_classes without repetition"),
         ({"forget": "images", "forget_classes": (1,)}, "no forget_classes=\\(1,\\) with forget='images'"),
-        ({"curves": ("influence",)}, "curves of methods that are attacked, got influence"),
+        ({"curves": ("influence",)}, "curves of attacked methods, got influence"),
     ],
 )
 def test_settings_that_make_no_sense(change, message):

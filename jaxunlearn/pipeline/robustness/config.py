@@ -112,9 +112,17 @@ class Robustness:
         _different("epsilons", self.epsilons)
         for epsilon in self.epsilons:
             _validate.require(epsilon > 0, f"Expected epsilons > 0, got {epsilon!r}; without attack is always shown.")
+        _validate.require(
+            self.attack.relative_step is None or not any(map(math.isinf, self.epsilons)),
+            f"Expected no attack.relative_step={self.attack.relative_step} with an epsilon of inf, of which it would be a "
+            "share; set attack.relative_step None and an attack.step_size.",
+        )
         unknown = [name for name in self.curves if name not in self.methods]
         if self.curves != Robustness.curves:
-            _validate.require(not unknown, f"Expected curves of methods that are attacked, got {' '.join(unknown)}.")
+            _validate.require(
+                not unknown,
+                f"Expected curves of methods that are attacked, got {' '.join(unknown)}; add them to methods.",
+            )
         if self.attacked is not None:
             _validate.at_least(1, attacked=self.attacked)
         if self.saved_seeds is not None:
@@ -124,6 +132,11 @@ class Robustness:
     def directory(self) -> AnyPath:
         """The run directory."""
         return self.out if self.out is not None else as_path("runs") / f"robustness-{self.dataset}"
+
+    @property
+    def second(self) -> str:
+        """The second attack's algorithm, "none" where it would be the first again."""
+        return "none" if self.second_attack == self.attack.algorithm else self.second_attack
 
     @property
     def one_original(self) -> bool:
@@ -143,7 +156,7 @@ class Robustness:
     def step_size(self, epsilon: float) -> float:
         """The change of a pixel by one step at a radius, both in [0, 1]."""
         share = self.attack.relative_step
-        return self.attack.step_size if share is None or math.isinf(epsilon) else share * epsilon
+        return self.attack.fixed_step if share is None else share * epsilon
 
     @property
     def strongest(self) -> float:
@@ -161,8 +174,6 @@ _TRAINING_FIELDS = (
     "dataset",
     "model",
     "forget",
-    "forget_classes",
-    "forget_share",
     "seeds",
     "shared_original",
     "original",

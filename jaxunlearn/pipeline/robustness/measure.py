@@ -199,4 +199,4 @@ def describe_attack(config: Robustness) -> dict[str, Any]:
     """The attack's settings, as the record keeps them."""
     found = as_json(config.attack)
     steps = {condition: config.step_size(e / 255) * 255 for condition, e in zip(config.conditions[1:], config.epsilons)}
-    return found | {"distance": config.distance, "step_in_255ths": steps, "second": config.second_attack}
+    return found | {"distance": config.distance, "step_in_255ths": steps, "second": config.second}

@@ -22,8 +22,10 @@ from jaxunlearn.pipeline.robustness.stages import (
     Measurements,
     Originals,
     Unlearning,
+    models_of,
     shadow_logits,
     shadow_membership,
+    whole,
 )
 from jaxunlearn.pipeline.robustness.study import Study, build
 from jaxunlearn.pipeline.task import make_unlearner
@@ -67,9 +69,14 @@ def run(config: Robustness, devices=None) -> AnyPath:
         _open(study)
         folders = {name: open_method(directory, name, method.identity) for name, method in methods.items()}
         todo = [name for name, folder in folders.items() if not _finished(folder / FILE, folder / "attacked.npz")]
-        if not todo and _finished(directory / "original" / FILE, directory / "targets.npz"):
-            return directory
         originals = Originals(study)
+        kept = {name: models_of(study, method, folders[name]) for name, method in methods.items()}
+        lost = [name for name in methods if name not in todo and not whole(kept[name], study)]
+        rest = (directory / "original" / FILE, directory / "targets.npz")
+        shadows = directory / "shadows.npz"
+        if not todo and not lost and _finished(*rest) and whole(originals.store, originals.study):
+            if members is None or store.read_chunk(shadows) is not None:
+                return directory
         originals.train()
         measurements = Measurements(study)
         clean = _targets(study, originals, measurements)
@@ -82,6 +89,11 @@ def run(config: Robustness, devices=None) -> AnyPath:
             _save_attacked(study, work.folder, arrays)
             _write(work.folder, record)
             remove_tree(work.folder / "chunks")
+        for name in lost:  # their results are whole: the models alone are made again
+            work = Unlearning(study, name, methods[name], folders[name], clean["logits"])
+            for number, rows in enumerate(study.chunks()):
+                work.unlearned(number, rows, originals)
+            work.models.flush()
     return directory
 
 
@@ -103,8 +115,17 @@ def _open(study: Study) -> None:
         "asked": list(config.methods),
         "runs_per_chunk": study.engine.plan.runs_per_chunk,
     }
-    store.require_manifest(config.directory / "manifest.json", *config.directory.glob(f"*/{FILE}"))
-    store.open_manifest(config.directory, "manifest.json", identity(config, study.images.identity), **facts)
+    path = config.directory / "manifest.json"
+    results = [f"{found.parent.name}/{found.name}" for found in config.directory.glob(f"*/{FILE}")]
+    fix = "restore it from a copy, or delete the directory and begin again"
+    require(path.exists() or not results, f"{path} is missing beside {', '.join(sorted(results))}; {fix}.")
+    if path.exists():
+        found = records.read_json(path, fix)
+        require(
+            "epsilons" in (found.get("config") or {}),
+            f"{config.directory} holds a run of another command than robustness; use another --out directory.",
+        )
+    store.open_manifest(config.directory, "manifest.json", identity(config, study.data), **facts)
 
 
 def _write(folder: AnyPath, record: RobustnessRecord) -> None:
@@ -134,8 +155,12 @@ def _targets(study: Study, originals: Originals, measurements: Measurements) -> 
     lost = np.flatnonzero(~_whole(found))
     require(
         lost.size == 0,
-        f"The original models of seeds {', '.join(map(str, lost))} diverged: what they say is not finite. Train with a "
-        f"smaller training.descent.peak={study.config.training.descent.peak} in another --out directory.",
+        f"The original models of seeds {', '.join(map(str, lost))} diverged: what they say is not finite. "
+        + (
+            f"Train with a smaller training.descent.peak={study.config.training.descent.peak} in another --out directory."
+            if study.config.original is None
+            else f"Give another file than original={study.config.original}."
+        ),
     )
     y = images.probe_labels
     arrays = {
@@ -144,6 +169,8 @@ def _targets(study: Study, originals: Originals, measurements: Measurements) -> 
         "rows": np.concatenate([images.rows[images.forgotten], images.controls]),
         "is_member": np.arange(len(y)) < len(images.forgotten),
         "logits": found["probes"],
+        "mean": np.array(study.statistics[0], np.float32),
+        "std": np.array(study.statistics[1], np.float32),
         "class_names": np.array(images.class_names, str),
     }
     with store.disk_errors(study.config.directory):
@@ -174,14 +201,14 @@ def _record(
 ) -> RobustnessRecord:
     config = study.config
     began = time.perf_counter()
-    whole = _whole(arrays)
-    kept = {name: value[whole] for name, value in arrays.items() if name not in ("seconds", "inputs")}
+    good = _whole(arrays)
+    kept = {name: value[good] for name, value in arrays.items() if name not in ("seconds", "inputs")}
     logits = _by_condition(kept, "")
     second = _by_condition(kept, "second_") if "second_outputs" in kept else None
     metrics = measure.utility(study, kept["test"], kept["retain_accuracy"])
     metrics += measure.recovery(study, logits, attacks, second)
     membership = time.perf_counter() - began
-    curves = work.curves(originals, measurements, whole) if work.name in config.curves else {}
+    curves = work.curves(originals, measurements, good) if work.name in config.curves else {}
     unlearning, looking, attacking = (round(float(value), 2) for value in arrays["seconds"])
     return RobustnessRecord(
         method=work.name,
@@ -189,8 +216,8 @@ def _record(
         task="classification",
         scenario=study.images.scenario,
         conditions=config.conditions,
-        seeds=int(whole.sum()),
-        failed=np.flatnonzero(~whole).tolist(),
+        seeds=int(good.sum()),
+        failed=np.flatnonzero(~good).tolist(),
         metrics=metrics,
         bands=expected(config, work.name),
         curves=curves,

@@ -51,11 +51,8 @@ class Originals:
         study = self.study
         runner = study.engine.phase_runner(study.info.train_phase("train"), 0)
         bar = Bar("train", study.seeds, runner.total, study.config.quiet)
+        whole(self.store, study)
         for number, rows in enumerate(study.chunks()):
-            damage = self.store.damage(number, checksums=True)
-            if damage is not None:
-                store.notice(f"{damage}: its models are trained again.")
-                self.store.discard(number)
             count = rows.stop - rows.start
             if self.store.done(number):
                 bar.skip(count)
@@ -218,14 +215,30 @@ class Measurements:
         return {name: value[:, :total] for name, value in joined.items()}
 
 
+def whole(models: checkpoints.ParamsStore, study: Study) -> bool:
+    """Whether the models of all seeds are on disk, every byte of them; damage is said."""
+    numbers = range(len(study.chunks()))
+    for number in numbers:
+        damage = models.damage(number, checksums=True)
+        if damage is not None:
+            store.notice(f"{damage}: its models are made again.")
+            models.discard(number)
+    return all(map(models.done, numbers))
+
+
+def models_of(study: Study, method: Method, folder: AnyPath) -> checkpoints.ParamsStore:
+    """Where a method's unlearned models are."""
+    identity = {"originals": study.identity, "method": method.identity}
+    return checkpoints.ParamsStore(folder / "models", identity=identity, process=own_process())
+
+
 class Unlearning:
     """A method at work in its folder: unlearns, looks, attacks, chunk by chunk of seeds."""
 
     def __init__(self, study: Study, name: str, method: Method, folder: AnyPath, targets: np.ndarray):
         self.study, self.name, self.method, self.folder, self.targets = study, name, method, folder, targets
         self.salt = zlib.crc32(name.encode())
-        identity = {"originals": study.identity, "method": method.identity}
-        self.models = checkpoints.ParamsStore(folder / "models", identity=identity, process=own_process())
+        self.models = models_of(study, method, folder)
 
     @cached_property
     def _runners(self) -> list[PhaseRunner]:
@@ -371,8 +384,8 @@ def _attacks(study: Study) -> Iterator[tuple[str, str]]:
     """Prefix of the arrays -> algorithm."""
     if study.config.epsilons:
         yield "", study.config.attack.algorithm
-        if study.config.second_attack not in ("none", study.config.attack.algorithm):
-            yield "second_", study.config.second_attack
+        if study.config.second != "none":
+            yield "second_", study.config.second
 
 
 def shadow_membership(study: Study) -> np.ndarray | None:

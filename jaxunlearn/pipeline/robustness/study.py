@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -92,15 +93,17 @@ class Images:
         """[f + u] numbers that name them whatever else is attacked: rows, those of test images after all others."""
         return np.concatenate([self.rows[self.forgotten], len(self.y) + self.controls]).astype(np.int32)
 
-    @property
+    @cached_property
     def identity(self) -> dict[str, Any]:
-        """What tells these data from others of the same name."""
-        labels = np.concatenate([self.y, self.y_test]).astype("<i4").tobytes()
+        """What tells these data, and what of them is to be forgotten, from others."""
+        digest = hashlib.sha256()
+        for part in (self.x, self.y, self.x_test, self.y_test):
+            digest.update(np.ascontiguousarray(part).data)
         return {
             "train": len(self.y),
             "test": len(self.y_test),
-            "classes": self.classes,
-            "labels": hashlib.sha256(labels).hexdigest()[:16],
+            "forgotten": self.scenario,
+            "sha256": digest.hexdigest()[:16],
         }
 
 
@@ -151,11 +154,23 @@ def _words(classes: tuple[int, ...], names: tuple[str, ...] | None) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """Everything that the stages share; a run is a seed."""
+    """Everything that the stages share; a run is a seed.
+
+    Attributes:
+        config: The settings.
+        seeds: How many.
+        images: The images.
+        statistics: Mean and deviation of each channel, as the model applies them.
+        info: What methods are told.
+        make: ``(form=..., forward_mode=...) -> Model`` on images in [0, 1].
+        engine: For the images and seeds.
+        root: Of all keys.
+    """
 
     config: Robustness
     seeds: int
     images: Images
+    statistics: tuple[Sequence[float], Sequence[float]]
     info: TaskInfo
     make: Callable[..., Model]
     engine: Engine
@@ -175,11 +190,17 @@ class Study:
         engine = make_engine(self.config, self.engine.mesh, plan, self.engine.examples, self.images.sizes, self.root)
         return dataclasses.replace(self, engine=engine, seeds=1)
 
+    @cached_property
+    def data(self) -> dict[str, Any]:
+        """What results depend on beside the settings: the images, and the file of the original."""
+        file = self.config.original
+        weights = {} if file is None else {"weights": hashlib.sha256(file.read_bytes()).hexdigest()[:16]}
+        return self.images.identity | weights
+
     @property
     def identity(self) -> dict[str, Any]:
         """What the original models depend on."""
-        found, file = original_identity(self.config, self.images.identity), self.config.original
-        return found if file is None else found | {"original": hashlib.sha256(file.read_bytes()).hexdigest()}
+        return original_identity(self.config, self.data)
 
     def chunks(self, runs: int | None = None) -> list[slice]:
         """Runs that are worked on between two checkpoints; of all seeds, unless it is said of how many."""
@@ -228,7 +249,7 @@ def build(config: Robustness, devices=None, *, runs_per_chunk: int | None = None
     forms = forms_of(config.model, mesh.devices.flat[0].platform, config.precision)
     plan = dataclasses.replace(plan, form=forms[0] if plan.width == 1 else forms[-1])
 
-    mean, std = statistics(config, images)
+    mean, std = _statistics(config, images)
 
     def make(**options: Any) -> Model:
         shape = images.x.shape[1:]
@@ -241,6 +262,7 @@ def build(config: Robustness, devices=None, *, runs_per_chunk: int | None = None
         config=config,
         seeds=config.seeds,
         images=images,
+        statistics=(mean, std),
         info=info_of(make, plan.form, images.sizes, config.training),
         make=make,
         engine=engine,
@@ -259,7 +281,7 @@ def pretrained_original(config: Robustness, images: Images) -> pretrained.Pretra
     return pretrained.load_resnet(str(config.original), plain)
 
 
-def statistics(config: Robustness, images: Images) -> tuple[Sequence[float], Sequence[float]]:
+def _statistics(config: Robustness, images: Images) -> tuple[Sequence[float], Sequence[float]]:
     """Mean and deviation that the model applies: those that a pretrained one brings, else the data's."""
     if config.original is not None:
         found = pretrained_original(config, images)

@@ -188,14 +188,14 @@ def remarks(record: RobustnessRecord) -> list[str]:
 
 def legend(records: Sequence[RobustnessRecord]) -> list[str]:
     """Sentences to print below the table; warnings come last."""
-    several = any(record.seeds > 1 for record in records)
+    several = any(len(values) > 1 for record in records for metric in record.metrics for values in metric.values)
     shown = {column.metric for column in columns(records)}
     used = [metric for metric in metrics(records) if metric.name in shown]
     shares = all(metric.percent for metric in used)
     return [
         f"{subject(records)}.",
         ("In % (MIA too, which RUB prints as a fraction): " if shares else "Shares in %: ")
-        + ("mean ± standard deviation over repeats; " if several else "one seed, so there is no spread; ")
+        + ("mean ± standard deviation over repeats; " if several else "one repeat, so there is no spread; ")
         + "↑ higher and ↓ lower speak for the unlearning.",
         *(f"{clean(m.label)}: {clean(m.meaning).rstrip('.')}; {behind(records, m.name)}." for m in used),
         reference_note(records),

@@ -149,9 +149,9 @@ def guide(records: Sequence[RobustnessRecord]) -> list[tuple[str, str]]:
         ),
         (
             "The attack",
-            "It knows the unlearned model, and what the original model answered on each image. It changes the image a "
-            "little, no channel of a pixel by more than the stated strength, until the unlearned model answers as the "
-            "original did. It does not look at the label. “Clean” is no attack.",
+            "It knows the unlearned model, and what the original model answered on each image. It changes the image, no "
+            "channel of a pixel by more than the stated strength, until the unlearned model answers as the original did. It "
+            "does not look at the label. “Clean” is no attack; an unbounded one begins at noise and may end anywhere.",
         ),
         (
             "UA, lower is better",
