@@ -12,7 +12,12 @@ from jaxunlearn.config import METHOD_NAMES
 
 
 @pytest.mark.parametrize(
-    "words", [*([c] for c in COMMANDS if c != "audit"), *(["audit", d] for d in ("digits", "cifar100"))]
+    "words",
+    [
+        *([c] for c in COMMANDS if c not in ("audit", "robustness")),
+        *(["audit", d] for d in ("digits", "cifar100")),
+        ["robustness", "digits"],
+    ],
 )
 def test_every_option_has_a_description(capsys, monkeypatch, words):
     monkeypatch.setenv("COLUMNS", "100")

@@ -141,8 +141,8 @@ def test_out_of_memory_halves_the_width_and_does_the_chunk_again(monkeypatch):
                     return whole.lower(*self.arguments).compile().memory_analysis()
 
                 def __call__(self, *arguments):
-                    if int(arguments[2]) > 0:  # in the middle of the phase, with its state given away
-                        jax.tree.map(lambda a: a.delete(), arguments[4])
+                    if int(arguments[3]) > 0:  # in the middle of the phase, with its state given away
+                        jax.tree.map(lambda a: a.delete(), arguments[5])
                         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes.")
                     return whole(*arguments)
 

@@ -16,6 +16,8 @@ from jaxunlearn.models.base import parameter_count
 from jaxunlearn.models.convolutional import digits_cnn, tinynet
 from jaxunlearn.models.linear import linear, mlp
 
+pytestmark = pytest.mark.slow
+
 KEYS = jax.random.split(jax.random.key(0), 4)
 CHANNELS = 6  # more than FEW_CHANNELS, or canonical would mean patches
 

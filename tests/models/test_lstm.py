@@ -17,6 +17,8 @@ from jaxunlearn.models import recurrent
 from jaxunlearn.models.base import parameter_count
 from jaxunlearn.models.lstm import lstm
 
+pytestmark = pytest.mark.slow
+
 KEYS = jax.random.split(jax.random.key(0), 4)
 SMALL = {"vocabulary": 7, "embedding": 3, "hidden": 5, "layers": 2}
 MODELS = {form: lstm(**SMALL, form=form) for form in recurrent.LSTM_FORMS}

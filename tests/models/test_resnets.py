@@ -14,6 +14,8 @@ from jaxunlearn.models.resnet import groups_of, resnet18, resnet50
 from jaxunlearn.types import Variables
 from jaxunlearn.unlearn.base import gradient_of
 
+pytestmark = pytest.mark.slow
+
 GOLDENS = dict(np.load(Path(__file__).parent / "goldens" / "resnet.npz"))
 MAKERS = {"resnet18": resnet18, "resnet50": resnet50}
 KEY = jax.random.key(0)

@@ -11,6 +11,8 @@ import pytest
 from jaxunlearn.models import batch_last, blocks, layers, winograd
 from jaxunlearn.models.convolutional import digits_cnn, tinynet
 
+pytestmark = pytest.mark.slow
+
 KEYS = jax.random.split(jax.random.key(0), 4)
 
 

@@ -17,6 +17,8 @@ from jaxunlearn.audit.preregistration import Preregistration
 from jaxunlearn.pipeline import bounding, selection
 from jaxunlearn.records import CALIBRATION, EVALUATION, ScoreRecord
 
+pytestmark = pytest.mark.slow
+
 RUNS, BATCHES, TESTED = 26, 40, 3
 PLAN = Preregistration.default("batchwise", m=BATCHES, batch_size=1, L=TESTED)
 

@@ -16,6 +16,8 @@ from small_audits import SMALL, audit, interrupt, results
 
 from jaxunlearn.pipeline import bounding
 
+pytestmark = pytest.mark.slow
+
 
 def start(out, *extra):
     command = [sys.executable, "-m", "jaxunlearn.cli", "audit", "digits", "--out", str(out), *SMALL, *extra]

@@ -113,7 +113,7 @@ def test_the_same_command_reads_and_a_lost_or_damaged_result_is_computed_again(f
     original.write_bytes(b"")
     run.run(config)
     said = capfd.readouterr().err
-    assert "attacked.npz is damaged" in said and said.count("its models are made again") == 2
+    assert "attacked.npz is damaged" in said and "its models are made again" in said
     for path, content in before.items():
         assert path.read_bytes() == content
 

@@ -18,6 +18,8 @@ from jaxunlearn.unlearn.influence import Influence
 from jaxunlearn.unlearn.relabel import RandomLabel, SalUn
 from jaxunlearn.unlearn.sparsity import L1Sparse
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(0)
 SIZES = Sizes(retain=12, pool=8, forget=4)
 N, R, KEPT = 20, 4, 0.9
