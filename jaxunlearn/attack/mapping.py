@@ -402,8 +402,6 @@ def _check(x: Array, target: Any, constraint: Constraint, options: Options, ids:
     )
     for leaf in jax.tree.leaves(target):
         _validate.shape("target", leaf, (x.shape[0], *leaf.shape[1:]), "one row for each example of x")
-    if not isinstance(x, jax.core.Tracer) and not isinstance(constraint.low, jax.Array):
-        constraint.check(np.asarray(x))
     if ids is not None:
         _validate.shape("ids", ids, (x.shape[0],), "one number for each example of x")
     require(
@@ -417,6 +415,8 @@ def _check(x: Array, target: Any, constraint: Constraint, options: Options, ids:
             constraint.low < constraint.high,
             f"Expected low={constraint.low} < high={constraint.high}; they are the range of the inputs.",
         )
+        if not isinstance(x, jax.core.Tracer):
+            constraint.check(np.asarray(x))
 
 
 def _check_distance(apply, target: Any, x: Array, distance: Distance, named: str | None) -> None:

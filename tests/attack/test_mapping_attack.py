@@ -40,7 +40,8 @@ def _attack(key, params, target, x, ids, radius, epsilon, distance, options):
 
 def attack(params, target, x, *, key=KEY, ids=None, epsilon="traced", radius=0.1, distance="kl", **options):
     """The attack on ``MODEL``; with a traced radius, so that one compiled program serves all radii."""
-    options = Options(**({"steps": 12, "step_size": 0.02, "batch_size": 4, "start": "zero"} | options))
+    step = {} if "relative_step" in options else {"step_size": 0.02}
+    options = Options(**({"steps": 12, "batch_size": 4, "start": "zero"} | step | options))
     return _attack(key, params, target, x, ids, radius, epsilon, distance, options)
 
 

@@ -194,6 +194,7 @@ def test_images_of_all_classes_one_original_unbounded_and_no_shadows(tmp_path):
         seeds=2,
         methods=("finetune",),
         epsilons=(math.inf,),
+        attack=Options(steps=3, step_size=0.1, batch_size=64),
         saved_seeds=1,
         shadows=Shadows(models=0),
         curves=("finetune",),
@@ -220,7 +221,8 @@ def test_images_of_all_classes_one_original_unbounded_and_no_shadows(tmp_path):
         ({"forget_share": 1.0}, "forget_share=1.0"),
         ({"forget_classes": (1, 1)}, "forget_classes without repetition"),
         ({"forget": "images", "forget_classes": (1,)}, "no forget_classes=\\(1,\\) with forget='images'"),
-        ({"curves": ("influence",)}, "curves of attacked methods, got influence"),
+        ({"epsilons": (8.0, math.inf)}, "no attack.relative_step=0.25 with an epsilon of inf"),
+        ({"curves": ("influence",)}, "curves of methods that are attacked, got influence; add"),
     ],
 )
 def test_settings_that_make_no_sense(change, message):

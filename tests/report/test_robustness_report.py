@@ -213,7 +213,7 @@ def test_one_seed_instance_wise_unbounded(tmp_path):
     Page(page.read_text())
     assert "Under an unbounded attack" in text and "to be forgotten: 142 examples of all classes" in text
     assert "band ±" not in text and "One seed; the strongest" in text
-    assert "one seed, so there is no spread" in table and "change ×0.5" in text
+    assert "over repeats" in " ".join(table.split()) and "change ×0.5" in text
 
 
 def test_only_clean_and_no_unlearned_model(tmp_path):

@@ -188,8 +188,9 @@ def remarks(record: RobustnessRecord) -> list[str]:
 
 def legend(records: Sequence[RobustnessRecord]) -> list[str]:
     """Sentences to print below the table; warnings come last."""
-    several = any(len(values) > 1 for record in records for metric in record.metrics for values in metric.values)
     shown = {column.metric for column in columns(records)}
+    held = [metric for record in records for metric in record.metrics if metric.name in shown]
+    several = any(len(values) > 1 for metric in held for values in metric.values)
     used = [metric for metric in metrics(records) if metric.name in shown]
     shares = all(metric.percent for metric in used)
     return [
