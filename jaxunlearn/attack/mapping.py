@@ -500,7 +500,7 @@ def attack(
         InputError: An argument is out of range, or shapes do not fit together.
     """
     _check(x, target, constraint, options, ids)
-    if isinstance(steps, int | float):
+    if isinstance(steps, int):
         _validate.at_least(1, steps=steps)
     if isinstance(step_size, int | float):
         _validate.positive(step_size=step_size)
