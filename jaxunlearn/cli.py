@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
@@ -209,6 +210,24 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
 }
 
 
+INSIST_SECONDS = 2.0
+
+
+def _insist_on_interrupts() -> None:
+    """Lets an interrupt come again until it is answered: one that falls into a destructor or a callback of the garbage
+    collector is swallowed there, with a traceback that nobody needs.
+    """
+
+    def interrupt(number: int, frame: Any) -> None:
+        signal.setitimer(signal.ITIMER_REAL, INSIST_SECONDS)
+        raise KeyboardInterrupt
+
+    hook = sys.unraisablehook
+    sys.unraisablehook = lambda found: None if found.exc_type is KeyboardInterrupt else hook(found)
+    for number in (signal.SIGINT, signal.SIGALRM):
+        signal.signal(number, interrupt)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command.
 
@@ -225,6 +244,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0] in ("-V", "--version"):
         print(__version__)
         return 0
+    insist = arguments is None and hasattr(signal, "setitimer")
+    if insist:
+        _insist_on_interrupts()
     try:
         from jaxunlearn import _validate
 
@@ -235,6 +257,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"jaxunlearn: {error}", file=sys.stderr)
         return EXIT_INPUT
     except KeyboardInterrupt:
+        if insist:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         bar = "\n" if sys.stderr.isatty() else ""  # a progress bar may stand on the line
         kept = "; finished chunks are kept, the same command goes on" if words[0] in ("audit", "robustness") else ""
         print(f"{bar}jaxunlearn: interrupted{kept}.", file=sys.stderr, flush=True)

@@ -95,3 +95,29 @@ def test_a_reader_that_has_gone_is_no_error(tmp_path):
         ["bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 0 and done.stderr == ""
+
+
+def test_an_interrupt_that_a_destructor_swallows_comes_again():
+    program = """
+import os, signal, sys, time
+from jaxunlearn import cli
+
+class Swallows:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.1)
+
+def command(words):
+    swallows = Swallows()
+    del swallows
+    print("swallowed", flush=True)
+    time.sleep(20)
+
+cli.INSIST_SECONDS = 0.3
+cli.COMMANDS["status"] = command
+sys.argv = ["jaxunlearn", "status"]
+sys.exit(cli.main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=15)
+    assert done.returncode == 130 and done.stdout == "swallowed\n", done
+    assert done.stderr == "jaxunlearn: interrupted.\n"
