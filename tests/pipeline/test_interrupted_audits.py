@@ -165,7 +165,7 @@ def test_twenty_kills_and_two_interrupts_at_random_moments(finished, tmp_path, c
         _, said = process.communicate()
         assert process.returncode in (0, -number, 130) and (number == signal.SIGKILL or said.count("\n") <= 1), said
         killed += process.returncode != 0
-    assert killed >= 18
+    assert killed >= 10  # each gets at least a chunk further, and a quick machine may be done before the last ones
     process = start(out, *extra)
     assert process.communicate() and process.returncode == 0
     assert not list(out.rglob("*tmp*"))
