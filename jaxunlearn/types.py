@@ -6,6 +6,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from jaxunlearn.sequences import LanguageModel
+
 Params = Any
 """A pytree of float arrays; of a model with BatchNorm, ``Variables``."""
 
@@ -22,12 +24,26 @@ class Batch(NamedTuple):
         weight: [b] 1 for an example, 0 for padding at the end of an epoch. Absent examples are never given weight 0: they
             are not gathered at all, since a zero weight would still move batch boundaries.
         is_forget: [b] whether an example belongs to the run's forget set; the engine always says.
+        reference: What the phase's ``reference`` said of these examples; None where it asks for none.
     """
 
     x: Float[Array, "b ..."]
     y: Int[Array, "b ..."]
     weight: Float[Array, " b"]
     is_forget: Bool[Array, " b"] | None = None
+    reference: Any = None
+
+
+class Start(NamedTuple):
+    """What an unlearner with ``with_initial`` starts from.
+
+    Attributes:
+        trained: The trained model.
+        initial: What that was trained from: initial weights, or a pretrained model.
+    """
+
+    trained: Any
+    initial: Any
 
 
 class Variables(NamedTuple):
@@ -82,6 +98,9 @@ class Phase(NamedTuple):
             "forget-then-retain" the examples arrive as ``batch.retain``.
         max_steps: Stop after this many steps even inside an epoch; None means the whole of ``epochs``.
         augment: Whether the task's augmentation of inputs, if it has one, is wanted.
+        reference: ``(params, x [b, ...], y [b, ...]) -> arrays [b, ...]`` of what the phase starts from; computed once for
+            every example of ``source`` before the first step, and handed to steps as ``Batch.reference`` of the source's
+            batches (a companion's have none). None: nothing.
     """
 
     source: str
@@ -93,6 +112,7 @@ class Phase(NamedTuple):
     companion: str | None = None
     max_steps: int | None = None
     augment: bool = True
+    reference: Callable[[Params, Array, Array], Any] | None = None
 
 
 class Unlearner(NamedTuple):
@@ -105,6 +125,7 @@ class Unlearner(NamedTuple):
         rewind: Epochs of the base training that are undone first: it starts from the checkpoint so many epochs before the
             end.
         notes: Sentences for the reader of the audit: what the guarantee rests on, or why there is none.
+        with_initial: Whether the first phase starts from ``Start`` in place of the trained parameters.
     """
 
     phases: tuple[Phase, ...]
@@ -112,6 +133,7 @@ class Unlearner(NamedTuple):
     certificate: dict[str, Any] | None = None
     rewind: int = 0
     notes: tuple[str, ...] = ()
+    with_initial: bool = False
 
 
 @runtime_checkable
@@ -140,6 +162,7 @@ class TaskInfo(NamedTuple):
             their own refuse it. None: ``loss`` takes it.
         training_loss: ``(params, batch) -> (scalar, params with moved statistics)``: the loss in training mode. None: the
             modes do not differ.
+        language: The decoder, of a language task (``sequences``); None elsewhere.
     """
 
     model: Model
@@ -152,3 +175,4 @@ class TaskInfo(NamedTuple):
     descent: Any = None
     curvature_loss: Callable[[Params, Batch], jax.Array] | None = None
     training_loss: Callable[[Params, Batch], tuple[jax.Array, Params]] | None = None
+    language: LanguageModel | None = None

@@ -26,7 +26,7 @@ from jaxtyping import Array, Int, PRNGKeyArray
 from jaxunlearn._validate import require
 from jaxunlearn.data import schedule
 from jaxunlearn.engine.plan import AXIS, PARAMETERS, Plan, padded
-from jaxunlearn.engine.train import Examples, Sizes, advance, steps_per_epoch, total_steps
+from jaxunlearn.engine.train import Examples, Sizes, advance, start, steps_per_epoch, total_steps
 from jaxunlearn.types import Params, Phase
 
 STRETCH_SECONDS = 1.0
@@ -209,8 +209,15 @@ class PhaseRunner:
     def _build(self) -> None:
         """Makes the programs for the width; they are compiled when they are called."""
         engine, phase, number = self.engine, self.phase, self.number
-        self._start = engine._map_runs(lambda key, params: phase.init(key, params), shared=0, width=self.width)
-        self._finish = engine._map_runs(lambda key, state: phase.finalize(key, state), shared=0, width=self.width)
+        referring = phase.reference is not None
+        self._start = engine._map_runs(
+            lambda examples, key, params, member: start(phase, engine.sizes, key, params, member, examples),
+            shared=1,
+            width=self.width,
+        )
+        self._finish = engine._map_runs(
+            lambda key, state: phase.finalize(key, state.state if referring else state), shared=0, width=self.width
+        )
         sizes, n = engine.sizes, engine.examples.y.shape[0]
 
         def steps(examples, orders, order_key, first, last, state, key, member, own=None):
@@ -317,7 +324,8 @@ class PhaseRunner:
             jax.block_until_ready(state)
             return state
 
-        return self._start(init_keys, engine.spread(params, size)), advance_to, final_keys
+        state = self._start(engine.examples, init_keys, engine.spread(params, size), member)
+        return state, advance_to, final_keys
 
     def _run(self, runs: Runs, params: Params, progress: Progress, stops: Stops) -> Params:
         state, advance_to, final_keys = self._begin(runs, params)

@@ -10,9 +10,10 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxunlearn._validate import require
 from jaxunlearn.data import schedule
-from jaxunlearn.types import Batch, ForgetRetain, Phase, State
+from jaxunlearn.types import Batch, ForgetRetain, Params, Phase, State
 
 FORGET_THEN_RETAIN = "forget-then-retain"
+REFERENCE_BATCH = 32
 SOURCES = ("train", "retain", "forget", FORGET_THEN_RETAIN)
 
 
@@ -64,6 +65,39 @@ def total_steps(phase: Phase, sizes: Sizes) -> int:
     return steps if phase.max_steps is None else min(steps, phase.max_steps)
 
 
+class Referring(NamedTuple):
+    """The state of a phase with a ``reference``.
+
+    Attributes:
+        state: The phase's own.
+        reference: [n, ...] what its starting point says of each row; of rows outside the source zeros.
+    """
+
+    state: Any
+    reference: Any
+
+
+def start(
+    phase: Phase, sizes: Sizes, key: PRNGKeyArray, params: Params, member: Bool[Array, " n"], examples: Examples
+) -> State:
+    """The state of one run before a phase's first step."""
+    state = phase.init(key, params)
+    if phase.reference is None:
+        return state
+    n = member.shape[0]
+    rows = jnp.concatenate(
+        [schedule.compact(jnp.arange(n), _mask(part, member, sizes), sizes.of(part)) for part in _parts(phase.source)]
+    )
+    reference = phase.reference
+
+    def one(row):
+        found = reference(params, examples.x[row][None], examples.y[row][None])
+        return jax.tree.map(lambda a: a[0], found)
+
+    said = lax.map(one, rows, batch_size=REFERENCE_BATCH)
+    return Referring(state, jax.tree.map(lambda a: jnp.zeros((n, *a.shape[1:]), a.dtype).at[rows].set(a), said))
+
+
 def _mask(source: str, member: Bool[Array, " n"], sizes: Sizes) -> Bool[Array, " n"]:
     is_retain = jnp.arange(member.shape[0]) < sizes.retain
     return {"train": member, "retain": is_retain, "forget": member & ~is_retain}[source]
@@ -99,6 +133,7 @@ def advance(
         The state after step ``last - 1``.
     """
     per_epoch = steps_per_epoch(phase, sizes)
+    referring = phase.reference is not None
 
     def source_batches(source, order):
         parts = [
@@ -110,12 +145,13 @@ def advance(
         ]
         return parts[0] if len(parts) == 1 else tuple(map(jnp.concatenate, zip(*parts)))
 
-    def gather(batches, epoch, index):
+    def gather(batches, epoch, index, reference=None):
         rows, weight = batches[0][index], batches[1][index]
         x = examples.x[rows]
         if augment is not None and phase.augment:
             x = augment(epoch, rows, x)
-        return Batch(x, examples.y[rows], weight, rows >= sizes.retain)
+        said = jax.tree.map(lambda a: a[rows], reference)
+        return Batch(x, examples.y[rows], weight, rows >= sizes.retain, said)
 
     def epoch_body(epoch, state):
         order = order_of(epoch)
@@ -124,10 +160,12 @@ def advance(
 
         def step_body(index, state):
             step = epoch * per_epoch + index
-            batch = gather(own, epoch, index)
+            inner, reference = state if referring else (state, None)
+            batch = gather(own, epoch, index, reference)
             other = None if companion is None else gather(companion, epoch, index % companion[0].shape[0])
             parts: Any = (other, batch) if phase.source == "forget" else (batch, other)
-            return phase.update(jax.random.fold_in(key, step), state, ForgetRetain(*parts), step)
+            new = phase.update(jax.random.fold_in(key, step), inner, ForgetRetain(*parts), step)
+            return Referring(new, reference) if referring else new
 
         before = epoch * per_epoch
         begin, end = jnp.maximum(first - before, 0), jnp.minimum(last - before, per_epoch)

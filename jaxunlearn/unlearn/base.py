@@ -4,6 +4,7 @@ A method is an ``Unlearner``: a tuple of phases, each an ``init / update / final
 the retain set, of the run's own forget set, or of both. The engine runs the phases; a method never sees runs or devices.
 """
 
+import abc
 import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -161,8 +162,42 @@ def from_loss(
     return Phase(source, epochs, batch_size, init, update, lambda key, state: state.params, companion)
 
 
+class Descent(abc.ABC):
+    """Settings of an optimiser and its schedule."""
+
+    @abc.abstractmethod
+    def optimizer(self, steps: int, *, skip: int = 0) -> optax.GradientTransformation:
+        """The optimiser of a descent of ``steps`` >= 1 steps, of which the first ``skip`` are not taken."""
+
+    def phase(self, loss, *, source: str, size: int, epochs: int, batch_size: int, skip_epochs: int = 0) -> Phase:
+        """Descent on the mean loss over ``source`` ("train" or "retain"), which has ``size`` examples.
+
+        With ``skip_epochs`` the schedule is that of the last ``epochs`` out of ``skip_epochs + epochs``.
+        """
+        batch_size = min(batch_size, size)
+        per_epoch = steps_per_epoch(size, batch_size)
+        return from_loss(
+            lambda params, batch: loss(params, batch.retain),
+            self.optimizer(max(1, (skip_epochs + epochs) * per_epoch), skip=skip_epochs * per_epoch),
+            source=source,
+            epochs=epochs,
+            batch_size=batch_size,
+        )
+
+    def finetune(self, task: TaskInfo, epochs: int, skip_epochs: int = 0) -> Phase:
+        """The descent on the retain set that ends most methods."""
+        return self.phase(
+            task.training_loss or task.loss,
+            source="retain",
+            size=task.retain_size,
+            epochs=epochs,
+            batch_size=task.batch_size,
+            skip_epochs=skip_epochs,
+        )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SGD:
+class SGD(Descent):
     """SGD with a learning-rate schedule."""
 
     peak: float = 0.1
@@ -204,28 +239,39 @@ class SGD:
             clip_norm=self.clip_norm,
         )
 
-    def phase(self, loss, *, source: str, size: int, epochs: int, batch_size: int, skip_epochs: int = 0) -> Phase:
-        """Descent on the mean loss over ``source`` ("train" or "retain"), which has ``size`` examples.
 
-        With ``skip_epochs`` the schedule is that of the last ``epochs`` out of ``skip_epochs + epochs``.
-        """
-        batch_size = min(batch_size, size)
-        per_epoch = steps_per_epoch(size, batch_size)
-        return from_loss(
-            lambda params, batch: loss(params, batch.retain),
-            self.optimizer(max(1, (skip_epochs + epochs) * per_epoch), skip=skip_epochs * per_epoch),
-            source=source,
-            epochs=epochs,
-            batch_size=batch_size,
-        )
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdamW(Descent):
+    """AdamW with a learning-rate schedule, as language models are trained."""
 
-    def finetune(self, task: TaskInfo, epochs: int, skip_epochs: int = 0) -> Phase:
-        """The descent on the retain set that ends most methods."""
-        return self.phase(
-            task.training_loss or task.loss,
-            source="retain",
-            size=task.retain_size,
-            epochs=epochs,
-            batch_size=task.batch_size,
-            skip_epochs=skip_epochs,
-        )
+    peak: float = 1e-5
+    """Largest learning rate, > 0."""
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    """After the warm-up: constant; cosine or linear down to 0."""
+    warmup: float = 0.0
+    """Share of the steps in which the rate rises from 0, in [0, 1)."""
+    weight_decay: float = 0.0
+    """Decoupled decay a step, times the rate; >= 0."""
+    clip_norm: float | None = 1.0
+    """Largest norm of a step's gradient, > 0; None does not clip."""
+
+    def __post_init__(self):
+        _validate.positive(peak=self.peak)
+        _validate.one_of("schedule", self.schedule, ("constant", "cosine", "linear"))
+        _validate.half_open_unit(warmup=self.warmup)
+        _validate.non_negative(weight_decay=self.weight_decay)
+        if self.clip_norm is not None:
+            _validate.positive(clip_norm=self.clip_norm)
+
+    def optimizer(self, steps: int, *, skip: int = 0) -> optax.GradientTransformation:
+        """The optimiser of a descent of ``steps`` >= 1 steps, of which the first ``skip`` are not taken."""
+        rising = round(self.warmup * steps)
+        falling = max(1, steps - rising)
+        after = {
+            "constant": lambda: optax.constant_schedule(self.peak),
+            "cosine": lambda: optax.cosine_decay_schedule(self.peak, falling),
+            "linear": lambda: optax.linear_schedule(self.peak, 0.0, falling),
+        }[self.schedule]()
+        schedule = optax.join_schedules([optax.linear_schedule(0.0, self.peak, max(1, rising)), after], [rising])
+        clip = optax.identity() if self.clip_norm is None else optax.clip_by_global_norm(self.clip_norm)
+        return optax.chain(clip, optax.adamw(lambda count: schedule(count + skip), weight_decay=self.weight_decay))
