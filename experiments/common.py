@@ -11,9 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from jaxunlearn.cli import use_all_cores
-from jaxunlearn.config import Audit
-from jaxunlearn.pipeline.robustness.config import Robustness
+from jaxunlearn.config import Audit, Methods, Training
+from jaxunlearn.pipeline.robustness.config import Robustness, Shadows
+from jaxunlearn.pipeline.robustness.presets import PRESETS
 from jaxunlearn.records import BoundRecord, read_json, write_json
+from jaxunlearn.unlearn.base import SGD
+from jaxunlearn.unlearn.finetune import Finetune
+from jaxunlearn.unlearn.influence import Influence
+from jaxunlearn.unlearn.relabel import RandomLabel, SalUn
+from jaxunlearn.unlearn.sparsity import L1Sparse
 
 Audits = Mapping[str, Audit]
 Row = dict[str, Any]
@@ -140,6 +146,43 @@ def _command(
         }
         write_json(folder / ("results-paper.json" if chosen.paper else "results.json"), facts | {"rows": rows})
         print(f"\n{json.dumps(facts)}")
+
+
+def paper_robustness(dataset: str) -> Robustness:
+    """The paper's settings of a data set."""
+    return PRESETS[dataset][1]
+
+
+def small_robustness(paper: Robustness, *, model: str, training: Training, method_epochs: int) -> Robustness:
+    """The paper's study on a processor: a smaller model, two seeds with an original each, 30 images attacked.
+
+    Args:
+        paper: The paper's settings.
+        model: Architecture.
+        training: Of the originals and of retraining.
+        method_epochs: Of fine-tuning and the methods that train on substitutes.
+    """
+    descent = SGD(peak=0.01, schedule="constant", momentum=0.9)
+    short: Any = {"epochs": method_epochs, "descent": descent}
+    return dataclasses.replace(
+        paper,
+        model=model,
+        seeds=2,
+        shared_original=False,
+        attacked=30,
+        second_attack="none",
+        augmentation="none",
+        shadows=Shadows(models=0),
+        curves=(),
+        training=training,
+        method=Methods(
+            finetune=Finetune(**short),
+            rl=RandomLabel(**short),
+            influence=Influence(alpha=20.0),
+            l1_sparse=L1Sparse(**short, alpha=1e-4),
+            salun=SalUn(**short),
+        ),
+    )
 
 
 def robustness_rows(name: str, label: str, config: Robustness) -> list[Row]:

@@ -1,6 +1,5 @@
 """RUB's Tables 1 and 5 on Tiny-ImageNet: three classes of a sample of twenty, or twenty of all, forgotten."""
 
-import dataclasses
 import sys
 from pathlib import Path
 
@@ -8,38 +7,15 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import common
 
-from jaxunlearn.config import Methods, Training
-from jaxunlearn.pipeline.robustness.config import Shadows
-from jaxunlearn.pipeline.robustness.presets import PRESETS
+from jaxunlearn.config import Training
 from jaxunlearn.unlearn.base import SGD
-from jaxunlearn.unlearn.finetune import Finetune
-from jaxunlearn.unlearn.influence import Influence
-from jaxunlearn.unlearn.relabel import RandomLabel, SalUn
-from jaxunlearn.unlearn.sparsity import L1Sparse
 
-PAPER = PRESETS["tiny-imagenet"][1]
-
-
-UNLEARNING = SGD(peak=0.01, schedule="constant", momentum=0.9)
-
-SMALL = dataclasses.replace(
+PAPER = common.paper_robustness("tiny-imagenet")
+SMALL = common.small_robustness(
     PAPER,
     model="gn-cnn",
-    seeds=2,
-    shared_original=False,
-    attacked=30,
-    second_attack="none",
-    augmentation="none",
-    shadows=Shadows(models=0),
-    curves=(),
     training=Training(epochs=15, batch_size=64, descent=SGD(peak=0.1, schedule="cosine", momentum=0.9)),
-    method=Methods(
-        finetune=Finetune(epochs=5, descent=UNLEARNING),
-        rl=RandomLabel(epochs=5, descent=UNLEARNING),
-        influence=Influence(alpha=20.0),
-        l1_sparse=L1Sparse(epochs=5, descent=UNLEARNING, alpha=1e-4),
-        salun=SalUn(epochs=5, descent=UNLEARNING),
-    ),
+    method_epochs=5,
 )
 
 if __name__ == "__main__":

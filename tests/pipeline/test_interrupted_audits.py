@@ -142,7 +142,7 @@ def test_a_disk_that_fills_up_at_any_write_loses_nothing(finished, tmp_path, mon
 
 @pytest.mark.slow
 def test_twenty_kills_and_two_interrupts_at_random_moments(finished, tmp_path, cached_environment):
-    extra = ["--runs-per-chunk", "1", "--methods", "retrain", "finetune"]
+    extra = ["--runs-per-chunk", "1", "--methods", "retrain", "finetune", "ascent", "ida"]  # 100 chunks
     whole, out, dice = tmp_path / "whole", tmp_path / "cut", random.Random(0)
     process = start(whole, *extra)
     assert process.communicate() and process.returncode == 0
@@ -165,12 +165,14 @@ def test_twenty_kills_and_two_interrupts_at_random_moments(finished, tmp_path, c
         _, said = process.communicate()
         assert process.returncode in (0, -number, 130) and (number == signal.SIGKILL or said.count("\n") <= 1), said
         killed += process.returncode != 0
-    assert killed >= 10  # each gets at least a chunk further, and a quick machine may be done before the last ones
+    assert killed >= 18  # each gets a few chunks further
     process = start(out, *extra)
     assert process.communicate() and process.returncode == 0
     assert not list(out.rglob("*tmp*"))
+    for method in ("retrain", "finetune", "ascent", "ida"):
+        assert results(out, method) == results(whole, method)
     for method in ("retrain", "finetune"):
-        assert results(out, method) == results(whole, method) == results(finished, method)
+        assert results(out, method) == results(finished, method)
 
 
 @pytest.mark.slow
