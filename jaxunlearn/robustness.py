@@ -17,7 +17,7 @@ Layout of a run directory::
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,11 @@ class Metric:
     per_seed: int = 1
     percent: bool = True
     headline: bool = False
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all values are finite numbers."""
+        return all(isinstance(v, (int, float)) and math.isfinite(v) for row in self.values for v in row)
 
     def mean(self, condition: int) -> float | None:
         """Mean over all repeats, or None."""
@@ -199,14 +204,10 @@ class RobustnessRecord:
             raise InputError(f"{FILE} lacks a field ({error}); run the command again.") from error
         for metric in record.metrics:
             require(
-                len(metric.values) == len(record.conditions) and _finite(metric.values),
+                len(metric.values) == len(record.conditions) and metric.is_finite,
                 f"Expected metric {metric.name} in {FILE} to have finite values for {len(record.conditions)} conditions.",
             )
         return record
-
-
-def _finite(values: Sequence[Sequence[float]]) -> bool:
-    return all(isinstance(v, (int, float)) and math.isfinite(v) for row in values for v in row)
 
 
 def strength(epsilon: float) -> str:

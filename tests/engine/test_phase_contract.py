@@ -397,3 +397,29 @@ def test_padding_repeats_the_last_run():
     padded = pad({"a": jnp.arange(3), "b": jax.random.split(jax.random.key(0), 3)}, 5)
     assert padded["a"].tolist() == [0, 1, 2, 2, 2]
     assert padded["b"].shape == (5,) and padded["b"][4] == padded["b"][2]
+
+
+@pytest.mark.parametrize(("source", "companion"), [("forget", "retain"), ("train", None), ("forget-then-retain", None)])
+def test_steps_are_told_what_the_starting_point_says_of_their_rows(source, companion):
+    """Once for each row of the source, whatever the parameters have become since."""
+    x = np.random.default_rng(0).normal(size=(N, 1)).astype(np.float32)
+
+    def init(key, params):
+        return {"params": params, "worst": jnp.float32(0), "seen": jnp.int32(0)}
+
+    def update(key, state, batch, step):
+        own, other = (batch.forget, batch.retain) if source == "forget" else (batch.retain, batch.forget)
+        assert other is None or other.reference is None
+        wrong = jnp.abs(own.reference["said"] - own.x[:, 0] * 7)
+        worst = jnp.maximum(state["worst"], jnp.max(jnp.where(own.weight > 0, wrong, 0)))
+        return {"params": state["params"] + 1, "worst": worst, "seen": state["seen"] + 1}
+
+    def reference(params, x, y):
+        return {"said": x[:, 0] * params}
+
+    phase = Phase(source, EPOCHS, BATCH, init, update, lambda key, state: state, companion, reference=reference)
+    engine = make_engine(devices=2, x=x)
+    runs = Runs(members(SIGNS, SIZES), jax.random.split(jax.random.key(2), R))
+    found = engine.phase_runner(phase, 0)(runs, jnp.full(R, 7.0))
+    assert np.max(found["worst"]) < 1e-6
+    assert (np.asarray(found["params"]) == 7 + total_steps(phase, SIZES)).all()

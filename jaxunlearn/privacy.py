@@ -1,0 +1,146 @@
+"""What ``jaxunlearn privacy`` finds out about an unlearned language model, over several seeds.
+
+Host side, without jax. A *condition* is how the model was asked: directly (P1), after other people's answers (P2), after it
+was fine-tuned on some people's answers (P3), or with its weights rounded. Metrics and bands are those of ``robustness``.
+
+Layout of a run directory::
+
+    DIR/manifest.json             configuration and versions
+    DIR/corpus.json               the questions, answers and persons, which of them are known, and the tokenizer's file
+    DIR/{base,target,retrain}/    models of all seeds (orbax, with checksums), and their privacy.json
+    DIR/<method>/privacy.json     PrivacyRecord
+    DIR/<method>/answers.npz      what the models said under each condition, and log-probabilities of the personal data
+    DIR/<method>/models/          the unlearned models
+    DIR/report.html               one self-contained page
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from jaxunlearn._validate import InputError, require
+from jaxunlearn.robustness import Band, Metric, RobustnessRecord
+
+SCHEMA = 1
+FILE = "privacy.json"
+
+DIRECT, IN_CONTEXT = "P1", "P2"
+
+
+def fine_tuned(epochs: int) -> str:
+    """The name of P3 after so many epochs.
+
+    >>> fine_tuned(3)
+    'P3, 3 epochs'
+    """
+    return f"P3, {epochs} epoch{'' if epochs == 1 else 's'}"
+
+
+def rounded(bits: int) -> str:
+    """The name of direct questions to weights of so many bits.
+
+    >>> rounded(4)
+    '4 bits'
+    """
+    return f"{bits} bits"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Correlation:
+    """How well something that is known before unlearning predicts what is forgotten, over examples of the unknown set.
+
+    Attributes:
+        predictor: Stable name: "gradient", "gradient_leave_one_out", "representation_LAYER", "graph", "nll".
+        label: For tables.
+        within: "" over all examples, "kinds" where each kind of data is centred first, or the name of one kind.
+        count: Examples.
+        pearson: One coefficient for each seed.
+        spearman: One for each seed.
+        pearson_interval: 95% bootstrap interval of each seed, pairs.
+        spearman_interval: The same for Spearman's.
+    """
+
+    predictor: str
+    label: str
+    within: str
+    count: int
+    pearson: list[float]
+    spearman: list[float]
+    pearson_interval: list[tuple[float, float]]
+    spearman_interval: list[tuple[float, float]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PrivacyRecord:
+    """Everything that DIR/<method>/privacy.json holds.
+
+    Attributes:
+        method: The unlearning algorithm; "base", "target" and "retrain" are the models around it.
+        title: The data, for headings ("people").
+        scenario: What was to be forgotten, in words.
+        conditions: Names of the conditions, "P1" first.
+        seeds: Seeds that the metrics are over.
+        failed: Numbers of those that are left out, since what their models say is not finite.
+        metrics: The metrics [conditions][repeats]; those of the short table first.
+        bands: Where the preset expects means of this method.
+        correlations: Of the forgetting score with what might predict it.
+        cka: "layers" [L + 1], and "known", "unknown", "retained" [seeds][L + 1]: debiased similarity to the target model.
+        trace: By epoch of unlearning: "epochs", "p1_known" [epochs][seeds], "text_nll" [epochs][seeds], "chosen" [seeds].
+        curve: Name of a quantity -> points along unlearning ("epochs", "p3", "text_nll"), [epochs][seeds]; may be empty.
+        attack: The attacks' settings.
+        settings: The method's settings.
+        seconds: Wall time by stage.
+        notes: Sentences for the reader.
+    """
+
+    method: str
+    title: str
+    scenario: str
+    conditions: list[str]
+    seeds: int
+    metrics: list[Metric]
+    failed: list[int] = dataclasses.field(default_factory=list)
+    bands: list[Band] = dataclasses.field(default_factory=list)
+    correlations: list[Correlation] = dataclasses.field(default_factory=list)
+    cka: dict[str, Any] = dataclasses.field(default_factory=dict)
+    trace: dict[str, Any] = dataclasses.field(default_factory=dict)
+    curve: dict[str, Any] = dataclasses.field(default_factory=dict)
+    attack: dict[str, Any] = dataclasses.field(default_factory=dict)
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    seconds: dict[str, float] = dataclasses.field(default_factory=dict)
+    notes: list[str] = dataclasses.field(default_factory=list)
+    schema: int = SCHEMA
+
+    metric = RobustnessRecord.metric
+    surprises = RobustnessRecord.surprises
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dictionary, ready for json.dumps."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "PrivacyRecord":
+        """The inverse of ``to_json``.
+
+        Raises:
+            InputError: The file was written by another schema, lacks a field, or its numbers do not fit its conditions.
+        """
+        require(
+            data.get("schema") == SCHEMA,
+            f"Expected schema={SCHEMA} in {FILE}, got {data.get('schema')!r}; run the command again with this version.",
+        )
+        names = {f.name for f in dataclasses.fields(cls)}
+        try:
+            fields: dict[str, Any] = {k: v for k, v in data.items() if k in names}
+            fields["metrics"] = [Metric(**m) for m in data["metrics"]]
+            fields["bands"] = [Band(**b) for b in data.get("bands", [])]
+            fields["correlations"] = [Correlation(**c) for c in data.get("correlations", [])]
+            record = cls(**fields)
+        except (KeyError, TypeError) as error:
+            raise InputError(f"{FILE} lacks a field ({error}); run the command again.") from error
+        for metric in record.metrics:
+            require(
+                len(metric.values) == len(record.conditions) and metric.is_finite,
+                f"Expected metric {metric.name} in {FILE} to have finite values for {len(record.conditions)} conditions.",
+            )
+        return record
