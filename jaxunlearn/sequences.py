@@ -39,6 +39,9 @@ class LanguageModel(NamedTuple):
         block_of: ``(params) -> tree`` of params' shape whose leaves say which block a parameter belongs to: an integer, or
             an integer array that broadcasts against it (blocks stacked along the first axis); embedding 0, block l is l
             (1-based), final norm and output layer L + 1.
+        generate: ``(params, prompts [b, P], lengths [b], *, new_tokens, stop=()) -> [b, new_tokens]``: greedy continuations
+            of prompts padded on the left, of ``lengths`` tokens each; from the first of the ids ``stop`` on, that id.
+            None where a decoder has none.
     """
 
     layers: int
@@ -48,6 +51,7 @@ class LanguageModel(NamedTuple):
     hidden: Callable[[Any, Int[Array, "b t"], int, int], Float[Array, "l b t d"]]
     head: Callable[[Any, Float[Array, "b ... d"]], Float[Array, "b ... v"]]
     block_of: Callable[[Any], Any]
+    generate: Callable[..., Int[Array, "b n"]] | None = None
 
     def logits(self, params: Any, tokens: Int[Array, "b t"]) -> Float[Array, "b t v"]:
         """Unnormalised log-probabilities of the token after each one."""
