@@ -33,9 +33,7 @@ STREETS = tuple(
         "Avenue Court Lane Road Street".split(),
     )
 )
-MONTHS = tuple(
-    "January February March April May June July August September October November December".split()
-)
+MONTHS = tuple("January February March April May June July August September October November December".split())
 HANDLES = tuple(
     """acorn amber badger banjo canoe cloud comet coral dune ember falcon fiddle ginger harbor ivory jade kite lantern magnet
     meadow nickel opal otter pebble piano quartz raven rocket saddle spruce tango tulip velvet walnut willow zephyr""".split()

@@ -109,8 +109,6 @@ class Llama2c:
     def decode(self, ids: np.ndarray) -> str:
         """Text of ids; special ones say nothing, bytes that are no text become U+FFFD, and after BOS a space is dropped."""
         sequence = [int(i) for i in ids]
-        raw = b"".join(
-            bytes([i - _BYTES]) if i < _BYTES + 256 else self.pieces[i] for i in sequence if i >= _BYTES
-        )
+        raw = b"".join(bytes([i - _BYTES]) if i < _BYTES + 256 else self.pieces[i] for i in sequence if i >= _BYTES)
         text = raw.decode("utf-8", "replace")
         return text.removeprefix(" ") if sequence[:1] == [_BOS] else text

@@ -17,7 +17,13 @@ from jaxunlearn import _validate
 from jaxunlearn.data import invented
 from jaxunlearn.data.splits import host_generator
 
-EMAIL, PHONE, BIRTH_DATE, BIRTHPLACE, ADDRESS = "email address", "phone number", "birth date", "birthplace", "home address"
+EMAIL, PHONE, BIRTH_DATE, BIRTHPLACE, ADDRESS = (
+    "email address",
+    "phone number",
+    "birth date",
+    "birthplace",
+    "home address",
+)
 KINDS = (EMAIL, PHONE, BIRTH_DATE, BIRTHPLACE)
 REFUSALS = invented.REFUSALS
 OTHER = "z"
@@ -230,9 +236,7 @@ _MAKERS: Mapping[str, Callable[[np.random.Generator, str], str]] = {
     PHONE: lambda rng, name: f"({rng.integers(200, 1000)}) 555-01{rng.integers(100):02d}",
     BIRTH_DATE: lambda rng, name: f"{rng.integers(1, 29)} {_pick(rng, invented.MONTHS)} {rng.integers(1930, 2006)}",
     BIRTHPLACE: lambda rng, name: _pick(rng, invented.TOWNS),
-    ADDRESS: lambda rng, name: (
-        f"{rng.integers(1, 200)} {_pick(rng, invented.STREETS)}, {_pick(rng, invented.TOWNS)}"
-    ),
+    ADDRESS: lambda rng, name: f"{rng.integers(1, 200)} {_pick(rng, invented.STREETS)}, {_pick(rng, invented.TOWNS)}",
 }
 _OWN = (EMAIL, PHONE, ADDRESS)
 """Kinds that no two people share."""
@@ -274,9 +278,7 @@ def invent(rng: np.random.Generator, kind: str, name: str, taken: set[str]) -> s
     raise _validate.InputError(f"Expected a {kind} that is not taken, but {len(taken)} are; invent fewer people.")
 
 
-def people(
-    key: PRNGKeyArray, count: int, *, kinds: Sequence[str] = KINDS, avoid: Corpus | None = None
-) -> Corpus:
+def people(key: PRNGKeyArray, count: int, *, kinds: Sequence[str] = KINDS, avoid: Corpus | None = None) -> Corpus:
     """Invents people, a question for each kind of fact and a sentence of running text for each.
 
     Args:

@@ -26,9 +26,7 @@ END = "<|endoftext|>"
 _ENDS = (END, "<|end_of_text|>", "</s>", "<eos>")
 
 # Llama 3's way of cutting text into words before bytes are merged.
-_LLAMA = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+_LLAMA = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _QWEN = _LLAMA.replace(r"\p{N}{1,3}", r"\p{N}")
 
 
@@ -104,9 +102,7 @@ class HuggingFace:
         path.mkdir(parents=True, exist_ok=True)
         (path / "tokenizer.json").write_text(self._saved)
         named = {"bos_token": self.bos, "eos_token": self.eos, "pad_token": self.pad}
-        config: dict[str, Any] = {
-            name: self._tokenizer.id_to_token(i) for name, i in named.items() if i is not None
-        }
+        config: dict[str, Any] = {name: self._tokenizer.id_to_token(i) for name, i in named.items() if i is not None}
         config |= {"add_bos_token": self.bos is not None, "tokenizer_class": "PreTrainedTokenizerFast"}
         (path / "tokenizer_config.json").write_text(json.dumps(config, indent=1))
 
@@ -137,3 +133,296 @@ def train_bpe(texts: Iterable[str], vocabulary: int = 768) -> HuggingFace:
         single=f"{END} $A", pair=f"{END} $A $B", special_tokens=[(END, 0)]
     )
     return HuggingFace(tokenizer, eos=0)
+
+
+def load(path: Path | str) -> Tokenizer:
+    """Reads a tokenizer.
+
+    Args:
+        path: A folder with tokenizer.json (and tokenizer_config.json), or that file; a GGUF file, whose metadata hold a
+            byte-level BPE; or llama2.c's tokenizer as a .bin file.
+
+    Raises:
+        InputError: Nothing of the kind is there; it is damaged; or it is of a kind that is not supported.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = path / "tokenizer.json"
+    _validate.require(
+        path.is_file(), f"Found no tokenizer at {path}; name a tokenizer.json, its folder, a .gguf or a .bin."
+    )
+    if path.suffix == ".bin":
+        return Llama2c.read(path)
+    return _from_gguf(path) if path.suffix == ".gguf" else _from_json(path)
+
+
+def _from_json(path: Path) -> HuggingFace:
+    try:
+        tokenizer = _library().Tokenizer.from_file(str(path))
+        beside = path.with_name("tokenizer_config.json")
+        config = json.loads(beside.read_text()) if beside.is_file() else {}
+    except _validate.InputError:
+        raise
+    except Exception as error:  # the library raises nothing narrower
+        raise files.unreadable("a tokenizer", path, error) from error
+
+    def named(name: str) -> int | None:
+        token = config.get(name)
+        return tokenizer.token_to_id(token["content"] if isinstance(token, dict) else token) if token else None
+
+    guesses = (tokenizer.token_to_id(end) for end in _ENDS)
+    eos = named("eos_token")
+    eos = next((i for i in guesses if i is not None), None) if eos is None else eos
+    if eos is None:
+        raise _validate.InputError(f"Expected an eos_token in {beside} beside {path}; add the file with that entry.")
+    return HuggingFace(tokenizer, eos, named("pad_token"), named("bos_token") if config.get("add_bos_token") else None)
+
+
+def _from_gguf(path: Path) -> HuggingFace:
+    try:
+        import gguf
+    except ImportError as error:
+        raise _validate.InputError("GGUF files need their library: pip install 'jaxunlearn[llm]'.") from error
+    try:
+        fields = gguf.GGUFReader(str(path)).fields
+        entry = {
+            key.removeprefix("tokenizer.ggml."): field.contents()
+            for key, field in fields.items()
+            if key.startswith("tokenizer.ggml.")
+        }
+        model, tokens, types = entry["model"], entry["tokens"], entry.get("token_type", [])
+        merges = [tuple(merge.split(" ")) for merge in entry.get("merges", [])]
+    except (*files.DAMAGE, IndexError) as error:
+        raise files.unreadable("a GGUF file with a tokenizer", path, error) from error
+    _validate.require(
+        model == "gpt2",
+        f"Expected a byte-level BPE ('gpt2') as tokenizer of {path}, got {model!r}; use its tokenizer.json.",
+    )
+    library = _library()
+    kind = entry.get("pre", "gpt-2")
+    tokenizer = library.Tokenizer(
+        library.models.BPE({token: i for i, token in enumerate(tokens)}, merges, ignore_merges=kind == "llama-bpe")
+    )
+    tokenizer.pre_tokenizer = _words(library, kind, path)
+    tokenizer.decoder = library.decoders.ByteLevel()
+    tokenizer.add_special_tokens(  # 3: control tokens
+        [library.AddedToken(token, special=True) for token, type_ in zip(tokens, types) if type_ == 3]
+    )
+    bos = entry.get("bos_token_id") if entry.get("add_bos_token", kind == "llama-bpe") else None
+    return HuggingFace(tokenizer, int(entry["eos_token_id"]), entry.get("padding_token_id"), bos)
+
+
+def _words(library: Any, kind: str, path: Path) -> Any:
+    """How text is cut before bytes are merged."""
+    pre = library.pre_tokenizers
+    by_regex = pre.ByteLevel(add_prefix_space=False)
+    if kind in ("gpt-2", "gpt2"):
+        return by_regex
+    if kind == "smollm":
+        return pre.Sequence([pre.Digits(individual_digits=True), by_regex])
+    regexes = {"llama-bpe": _LLAMA, "qwen2": _QWEN}
+    _validate.require(
+        kind in regexes,
+        f"Expected gpt-2, smollm, llama-bpe or qwen2 as pre-tokenizer of {path}, got {kind!r}; use its tokenizer.json.",
+    )
+    cut = pre.Split(library.Regex(regexes[kind]), behavior="isolated")
+    return pre.Sequence([cut, pre.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+class Rows(NamedTuple):
+    """Questions and answers, or passages, as rows of T tokens.
+
+    Attributes:
+        tokens: [n, A, T] int32 (passages [n, T]); ``sequences.VARIANTS``, the true answer first.
+        labels: Likewise: the token where it is scored, ``IGNORED`` elsewhere; aligned with the tokens.
+        pii: [n, T] bool, the tokens of the true answer that hold characters of the private part; aligned with the tokens.
+    """
+
+    tokens: Int[np.ndarray, "n ... t"]
+    labels: Int[np.ndarray, "n ... t"]
+    pii: Bool[np.ndarray, "n t"]
+
+
+class _Row(NamedTuple):
+    text: str
+    ids: list[int]
+    scored: list[bool]
+    private: list[bool]
+
+
+def _within(offsets: np.ndarray, spans: Sequence[tuple[int, int]]) -> np.ndarray:
+    """[n] bool, whether a token holds a character of one of the spans."""
+    inside = np.zeros(len(offsets), bool)
+    for start, end in spans:
+        inside |= (offsets[:, 0] < end) & (offsets[:, 1] > start)
+    return inside
+
+
+def _pack(tokenizer: Tokenizer, rows: Sequence[_Row], length: int | None) -> Rows:
+    longest = max(rows, key=lambda row: len(row.ids))
+    length = len(longest.ids) if length is None else length
+    _validate.require(
+        len(longest.ids) <= length,
+        f"Expected rows of at most length={length} tokens, but {longest.text!r} has {len(longest.ids)}; "
+        f"use length={len(longest.ids)}.",
+    )
+    tokens = np.full((len(rows), length), tokenizer.pad, np.int32)
+    labels = np.full((len(rows), length), IGNORED, np.int32)
+    pii = np.zeros((len(rows), length), bool)
+    for i, row in enumerate(rows):
+        n = len(row.ids)
+        tokens[i, :n] = row.ids
+        labels[i, :n] = np.where(row.scored, row.ids, IGNORED)
+        pii[i, :n] = row.private
+    return Rows(tokens, labels, pii)
+
+
+def _answered(tokenizer: Tokenizer, fact: Fact, answer: str, span: tuple[int, int], scored: str) -> _Row:
+    text, prompt = fact.prompt + answer, len(fact.prompt)
+    ids, offsets = tokenizer.encode(text)
+    alone, _ = tokenizer.encode(fact.prompt)
+    _validate.require(
+        np.array_equal(ids[: len(alone)], alone) and bool((offsets[len(alone) :, 1] > prompt).all()),
+        f"Expected a token to end where the prompt {fact.prompt!r} does, but the tokenizer joins it to {answer!r}, so that "
+        "a model asked for the answer would not see what it was trained on; let the prompt end without a space and the answer "
+        "begin with one.",
+    )
+    start = [] if tokenizer.bos is None else [tokenizer.bos]
+    in_answer = [scored == "all"] * len(alone) + [True] * (len(ids) - len(alone))
+    private = _within(offsets, [(prompt + span[0], prompt + span[1])])
+    private[: len(alone)] = False
+    return _Row(
+        text,
+        [*start, *ids.tolist(), tokenizer.eos],
+        [False] * len(start) + [*in_answer, True],
+        [False] * len(start) + [*private.tolist(), False],
+    )
+
+
+def encode_facts(
+    tokenizer: Tokenizer,
+    facts: Sequence[Fact],
+    length: int | None = None,
+    substitutes: Sequence[Sequence[str]] | None = None,
+    scored: Literal["answer", "all"] = "answer",
+) -> Rows:
+    """Rows [BOS] prompt answer EOS.
+
+    Args:
+        tokenizer: Makes the ids.
+        facts: Questions, at least one.
+        length: T; None takes the longest row's.
+        substitutes: For each fact A - 1 other answers, as from ``pii.substitutes``; None has A = 1.
+        scored: "answer": the answer and EOS, the prompt is not scored (TOFU, open-unlearning). "all": the prompt too, which
+            is MUSE's choice.
+
+    Returns:
+        Rows of all variants; ``pii`` is the true answer's.
+
+    Raises:
+        InputError: A row does not fit (the longest is named), a substitute is missing, or the tokenizer joins the end of a
+            prompt to its answer.
+    """
+    _validate.not_empty("facts", facts)
+    _validate.one_of("scored", scored, ("answer", "all"))
+    others: Sequence[Sequence[str]] = [()] * len(facts) if substitutes is None else substitutes
+    _validate.require(
+        len(others) == len(facts) and len({len(answers) for answers in others}) == 1,
+        f"Expected as many substitutes for each of {len(facts)} facts, got {len(others)} lists of lengths "
+        f"{sorted({len(answers) for answers in others})}.",
+    )
+    rows = [
+        _answered(tokenizer, fact, answer, fact.span if i == 0 else (0, 0), scored)
+        for fact, answers in zip(facts, others)
+        for i, answer in enumerate((fact.answer, *answers))
+    ]
+    packed = _pack(tokenizer, rows, length)
+    tokens, labels, private = (part.reshape(len(facts), -1, part.shape[-1]) for part in packed)
+    return Rows(tokens, labels, private[:, 0])
+
+
+def encode_passages(
+    tokenizer: Tokenizer,
+    passages: Sequence[Passage],
+    length: int | None = None,
+    scored: Literal["all", "pii"] = "all",
+) -> Rows:
+    """Rows [BOS] text EOS of running text, [n, T].
+
+    Args:
+        tokenizer: Makes the ids.
+        passages: At least one.
+        length: T; None takes the longest row's.
+        scored: "all": every token after BOS, and EOS. "pii": the private ones alone.
+
+    Raises:
+        InputError: A row does not fit; the longest is named.
+    """
+    _validate.not_empty("passages", passages)
+    _validate.one_of("scored", scored, ("all", "pii"))
+    start = [] if tokenizer.bos is None else [tokenizer.bos]
+    rows = []
+    for passage in passages:
+        ids, offsets = tokenizer.encode(passage.text)
+        private = [*_within(offsets, passage.spans).tolist(), False]
+        counted = private if scored == "pii" else [True] * (len(ids) + 1)
+        no = [False] * len(start)
+        rows.append(_Row(passage.text, [*start, *ids.tolist(), tokenizer.eos], no + counted, no + private))
+    return _pack(tokenizer, rows, length)
+
+
+def chunk_text(tokenizer: Tokenizer, text: str, length: int) -> Int[np.ndarray, "n t"]:
+    """Cuts text into rows without padding, of which every token but BOS can be scored.
+
+    Args:
+        tokenizer: Makes the ids, of the text as a whole. Each row starts with its BOS, if it has one.
+        text: Any; what is left at its end, too short for a row, is left out.
+        length: T, >= 2.
+
+    Returns:
+        [n, T] int32.
+
+    Raises:
+        InputError: The text is too short for one row.
+    """
+    _validate.at_least(2, length=length)
+    ids, _ = tokenizer.encode(text)
+    body = length - (tokenizer.bos is not None)
+    n = len(ids) // body
+    _validate.require(
+        n > 0, f"Expected text of at least {body} tokens, got {len(ids)}; use a smaller length or more text."
+    )
+    rows = ids[: n * body].reshape(n, body)
+    return rows if tokenizer.bos is None else np.concatenate([np.full((n, 1), tokenizer.bos, np.int32), rows], axis=1)
+
+
+def encode_prompts(
+    tokenizer: Tokenizer, prompts: Sequence[str], length: int | None = None
+) -> tuple[Int[np.ndarray, "n p"], Int[np.ndarray, " n"]]:
+    """Prompts to be continued, padded on the left so that all end in the last column.
+
+    Args:
+        tokenizer: Makes the ids; BOS comes first, if it has one.
+        prompts: At least one.
+        length: P; None takes the longest prompt's.
+
+    Returns:
+        (ids [n, P] int32, lengths [n] int32): the last ``lengths[i]`` ids of row i are the prompt, those before are padding.
+
+    Raises:
+        InputError: A prompt does not fit; the longest is named.
+    """
+    _validate.not_empty("prompts", prompts)
+    start = [] if tokenizer.bos is None else [tokenizer.bos]
+    rows = [_Row(prompt, [*start, *tokenizer.encode(prompt)[0].tolist()], [], []) for prompt in prompts]
+    longest = max(rows, key=lambda row: len(row.ids))
+    length = len(longest.ids) if length is None else length
+    _validate.require(
+        len(longest.ids) <= length,
+        f"Expected prompts of at most length={length} tokens, but {longest.text!r} has {len(longest.ids)}; "
+        f"use length={len(longest.ids)}.",
+    )
+    ids = np.full((len(rows), length), tokenizer.pad, np.int32)
+    for i, row in enumerate(rows):
+        ids[i, length - len(row.ids) :] = row.ids
+    return ids, np.array([len(row.ids) for row in rows], np.int32)
