@@ -1,16 +1,17 @@
-"""What invented people are made of. Nobody is meant: surnames, towns and streets are made up, the rest is reserved for fiction.
+"""What invented people are made of: surnames, towns and streets that are made up.
 
-E-mail addresses are at example.com, .org and .net (RFC 2606), phone numbers end in 555-01xx (set aside for fiction in North
-America).
+E-mail addresses are at example.com, .org and .net (RFC 2606), phone numbers end in 555-01xx (set
+aside for fiction in North America).
 """
 
 import itertools
 
 FIRST = tuple(
-    """Adam Agnes Alice Amelia Andrew Anna Arthur Beatrice Benjamin Bruno Carl Caroline Cecilia Charles Clara Daniel David Diana
-    Dominic Edith Edward Eleanor Elena Emil Emma Eric Eva Felix Florence Frank George Gloria Grace Gregory Hannah Harold Helen
-    Henry Hugo Ida Irene Isabel Ivan Jacob Jane Jonas Judith Julia Karen Laura Leo Lewis Lucy Martin Mary Max Mona Nathan Nora
-    Oliver Oscar Paul Peter Rachel Robert Rosa Ruth Samuel Sara Simon Sophie Stella Theo Thomas Ursula Victor Walter""".split()
+    """Adam Agnes Alice Amelia Andrew Anna Arthur Beatrice Benjamin Bruno Carl Caroline Cecilia Charles Clara Daniel David
+    Diana Dominic Edith Edward Eleanor Elena Emil Emma Eric Eva Felix Florence Frank George Gloria Grace Gregory Hannah Harold
+    Helen Henry Hugo Ida Irene Isabel Ivan Jacob Jane Jonas Judith Julia Karen Laura Leo Lewis Lucy Martin Mary Max Mona Nathan
+    Nora Oliver Oscar Paul Peter Rachel Robert Rosa Ruth Samuel Sara Simon Sophie Stella Theo Thomas Ursula Victor
+    Walter""".split()
 )
 _ONSETS = "Bar Cal Dor Fen Gar Hol Kes Lan Mar Nor Pel Quin Ros Sel Tor Var Wen Zan".split()
 _ENDINGS = "bell brook dane fell gard kin lund mont more nick quist rell stad vane".split()

@@ -1,7 +1,7 @@
 """Tokenizers, and text as arrays of fixed shape for language models.
 
-Rows are padded on the right, since causal attention needs no mask for that; prompts that are to be continued are padded on the
-left. What is scored and what is private is decided by ranges of characters, never by counting the tokens of a part.
+Rows are padded on the right, since causal attention needs no mask for that; prompts that are to be continued are padded on
+the left. What is scored and what is private is decided by ranges of characters, never by counting the tokens of a part.
 A row starts with the tokenizer's BOS if its models were trained with one.
 """
 
@@ -26,7 +26,10 @@ END = "<|endoftext|>"
 _ENDS = (END, "<|end_of_text|>", "</s>", "<eos>")
 
 # Llama 3's way of cutting text into words before bytes are merged.
-_LLAMA = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_LLAMA = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 _QWEN = _LLAMA.replace(r"\p{N}{1,3}", r"\p{N}")
 
 
@@ -284,8 +287,8 @@ def _answered(tokenizer: Tokenizer, fact: Fact, answer: str, span: tuple[int, in
     _validate.require(
         np.array_equal(ids[: len(alone)], alone) and bool((offsets[len(alone) :, 1] > prompt).all()),
         f"Expected a token to end where the prompt {fact.prompt!r} does, but the tokenizer joins it to {answer!r}, so that "
-        "a model asked for the answer would not see what it was trained on; let the prompt end without a space and the answer "
-        "begin with one.",
+        "a model asked for the answer would not see what it was trained on; let the prompt end without a space and the "
+        "answer begin with one.",
     )
     start = [] if tokenizer.bos is None else [tokenizer.bos]
     in_answer = [scored == "all"] * len(alone) + [True] * (len(ids) - len(alone))
