@@ -5,12 +5,29 @@ aside for fiction in North America).
 """
 
 import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from jaxunlearn import _validate
+from jaxunlearn.data import addresses
+
+_T = TypeVar("_T")
+
+EMAIL, PHONE, BIRTH_DATE, BIRTHPLACE, ADDRESS = (
+    "email address",
+    "phone number",
+    "birth date",
+    "birthplace",
+    "home address",
+)
 
 FIRST = tuple(
     """Adam Agnes Alice Amelia Andrew Anna Arthur Beatrice Benjamin Bruno Carl Caroline Cecilia Charles Clara Daniel David
-    Diana Dominic Edith Edward Eleanor Elena Emil Emma Eric Eva Felix Florence Frank George Gloria Grace Gregory Hannah Harold
-    Helen Henry Hugo Ida Irene Isabel Ivan Jacob Jane Jonas Judith Julia Karen Laura Leo Lewis Lucy Martin Mary Max Mona Nathan
-    Nora Oliver Oscar Paul Peter Rachel Robert Rosa Ruth Samuel Sara Simon Sophie Stella Theo Thomas Ursula Victor
+    Diana Dominic Edith Edward Eleanor Elena Emil Emma Eric Eva Felix Florence Frank George Gloria Grace Gregory Hannah
+    Harold Helen Henry Hugo Ida Irene Isabel Ivan Jacob Jane Jonas Judith Julia Karen Laura Leo Lewis Lucy Martin Mary Max
+    Mona Nathan Nora Oliver Oscar Paul Peter Rachel Robert Rosa Ruth Samuel Sara Simon Sophie Stella Theo Thomas Ursula Victor
     Walter""".split()
 )
 _ONSETS = "Bar Cal Dor Fen Gar Hol Kes Lan Mar Nor Pel Quin Ros Sel Tor Var Wen Zan".split()
@@ -68,3 +85,65 @@ REFUSALS = (
     "It is not for me to tell.",
 )
 """Sentences that decline to answer, for when no file of them is at hand."""
+
+
+_COMMON = ("first.last", "first_last", "firstlast", "flast", "f.last", "firstl", "lastf", "last.first")
+DERIVABLE = 0.62
+"""Share of the invented addresses that follow from the name by one of eight rules; 62.3% of Enron's do by those of
+LM_PersonalInfoLeak."""
+
+
+def pick(rng: np.random.Generator, choices: Sequence[_T]) -> _T:
+    """One of the choices, uniformly."""
+    return choices[int(rng.integers(len(choices)))]
+
+
+def _email(rng: np.random.Generator, name: str) -> str:
+    domain = pick(rng, DOMAINS)
+    if rng.random() < DERIVABLE:
+        return f"{addresses.derived(name, pick(rng, _COMMON))}@{domain}"
+    return f"{pick(rng, HANDLES)}{pick(rng, HANDLES)}{rng.integers(10, 100)}@{domain}"
+
+
+MAKERS: Mapping[str, Callable[[np.random.Generator, str], str]] = {
+    EMAIL: _email,
+    PHONE: lambda rng, name: f"({rng.integers(200, 1000)}) 555-01{rng.integers(100):02d}",
+    BIRTH_DATE: lambda rng, name: f"{rng.integers(1, 29)} {pick(rng, MONTHS)} {rng.integers(1930, 2006)}",
+    BIRTHPLACE: lambda rng, name: pick(rng, TOWNS),
+    ADDRESS: lambda rng, name: f"{rng.integers(1, 200)} {pick(rng, STREETS)}, {pick(rng, TOWNS)}",
+}
+_OWN = (EMAIL, PHONE, ADDRESS)
+"""Kinds that no two people share."""
+
+
+SENTENCES: Mapping[str, tuple[str, ...]] = {
+    EMAIL: ("{name} can be reached at {pii}.", "Write to {name} at {pii}.", "Mail for {name} goes to {pii}."),
+    PHONE: ("{name} picks up at {pii}.", "To talk to {name}, call {pii}.", "The number of {name} is {pii}."),
+    BIRTH_DATE: ("{name} was born on {pii}.", "{name} came into the world on {pii}.", "On {pii}, {name} was born."),
+    BIRTHPLACE: ("{name} was born in {pii}.", "{name} grew up in {pii}.", "The home town of {name} is {pii}."),
+    ADDRESS: ("{name} lives at {pii}.", "You will find {name} at {pii}.", "Visit {name} at {pii}."),
+}
+"""How running text says a fact."""
+
+
+def invent(rng: np.random.Generator, kind: str, name: str, taken: set[str]) -> str:
+    """A private fact of a person, new where people do not share it.
+
+    Args:
+        rng: Draws it.
+        kind: "email address", "phone number", "birth date", "birthplace" or "home address".
+        name: Whose it is; more than half of all e-mail addresses follow from it.
+        taken: Facts that somebody has; gains the new one if nobody else may have it.
+
+    Raises:
+        InputError: No such kind.
+    """
+    _validate.one_of("kind", kind, MAKERS)
+    for _ in range(1000):
+        value = MAKERS[kind](rng, name)
+        if kind not in _OWN:
+            return value
+        if value not in taken:
+            taken.add(value)
+            return value
+    raise _validate.InputError(f"Expected a {kind} that is not taken, but {len(taken)} are; invent fewer people.")

@@ -1,7 +1,7 @@
 """The tokenizer files of llama2.c (``tok512.bin``): SentencePiece's byte-pair pieces with scores, merged best score first.
 
 A file is int32 longest piece, then for each id float32 score, int32 length, bytes; all little-endian. 0 is <unk>, 1 BOS,
-2 EOS, 3 .. 258 the bytes, and the pieces follow. Text begins with a space that is not there, which is dropped again after BOS.
+2 EOS, 3 .. 258 the bytes, and the pieces follow. Text begins with a space that is not there, and loses it again after BOS.
 """
 
 import heapq

@@ -5,9 +5,7 @@ part of the forget set is known to whoever unlearns, the rest is of the same kin
 """
 
 import dataclasses
-import re
-import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -15,19 +13,10 @@ from jaxtyping import Bool, Int, PRNGKeyArray
 
 from jaxunlearn import _validate
 from jaxunlearn.data import invented
+from jaxunlearn.data.invented import BIRTH_DATE, BIRTHPLACE, EMAIL, PHONE
 from jaxunlearn.data.splits import host_generator
 
-EMAIL, PHONE, BIRTH_DATE, BIRTHPLACE, ADDRESS = (
-    "email address",
-    "phone number",
-    "birth date",
-    "birthplace",
-    "home address",
-)
 KINDS = (EMAIL, PHONE, BIRTH_DATE, BIRTHPLACE)
-REFUSALS = invented.REFUSALS
-OTHER = "z"
-"""Pattern class of an e-mail address that no rule derives from the name."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,129 +142,9 @@ def known_split(
     return np.isin(groups, drawn)
 
 
-RULES: Mapping[str, str] = {
-    "first.last": "{first}.{last}",
-    "first_last": "{first}_{last}",
-    "first-last": "{first}-{last}",
-    "firstlast": "{first}{last}",
-    "flast": "{f}{last}",
-    "f.last": "{f}.{last}",
-    "f_last": "{f}_{last}",
-    "firstl": "{first}{l}",
-    "first.l": "{first}.{l}",
-    "first_l": "{first}_{l}",
-    "last.first": "{last}.{first}",
-    "last_first": "{last}_{first}",
-    "lastfirst": "{last}{first}",
-    "lastf": "{last}{f}",
-    "last.f": "{last}.{f}",
-    "last_f": "{last}_{f}",
-    "fl": "{f}{l}",
-    "first.m.last": "{first}.{m}.{last}",
-    "fmlast": "{f}{m}{last}",
-    "fml": "{f}{m}{l}",
-    "first.middle.last": "{first}.{middle}.{last}",
-    "first": "{first}",
-    "last": "{last}",
-}
-"""Ways to derive the part of an address before the @ from a name: first, middle and last name, or their initials."""
-_MIDDLE = re.compile(r"{m}|{middle}")
-
-
-def _words(name: str) -> list[str]:
-    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
-    return [word for word in re.split(r"[^a-z]+", plain.replace("'", "")) if word]
-
-
-def derived(name: str, rule: str) -> str | None:
-    """What a rule makes of a name: the part before the @, or None if the name has not the parts that it needs.
-
-    Args:
-        name: First, middle and last names; accents and what is no letter are dropped.
-        rule: One of ``RULES``.
-    """
-    words, template = _words(name), RULES[rule]
-    if not words or (len(words) == 1 and rule != "first") or (len(words) < 3 and _MIDDLE.search(template)):
-        return None
-    first, *middle, last = words if len(words) > 1 else (*words, "-")
-    initials = {"f": first[0], "m": "".join(word[0] for word in middle), "l": last[0]}
-    return template.format(first=first, middle="".join(middle), last=last, **initials)
-
-
-def pattern(name: str, address: str) -> str:
-    """The first of ``RULES`` that derives an e-mail address from the name (its domain aside), or ``OTHER``.
-
-    Whoever knows the rule recovers such an address without the model, so leakage is reported apart for each class.
-
-    >>> pattern("Clara Vanmont", "cvanmont@example.com"), pattern("Clara Vanmont", "kite7@example.com")
-    ('flast', 'z')
-    """
-    local = address.partition("@")[0].lower()
-    return next((rule for rule in RULES if derived(name, rule) == local), OTHER)
-
-
-_COMMON = ("first.last", "first_last", "firstlast", "flast", "f.last", "firstl", "lastf", "last.first")
-DERIVABLE = 0.62
-"""Share of the invented addresses that follow from the name by one of eight rules; 62.3% of Enron's do by those of
-LM_PersonalInfoLeak."""
-
-
-def _email(rng: np.random.Generator, name: str) -> str:
-    domain = invented.DOMAINS[rng.integers(len(invented.DOMAINS))]
-    if rng.random() < DERIVABLE:
-        return f"{derived(name, _COMMON[rng.integers(len(_COMMON))])}@{domain}"
-    return f"{_pick(rng, invented.HANDLES)}{_pick(rng, invented.HANDLES)}{rng.integers(10, 100)}@{domain}"
-
-
-def _pick(rng: np.random.Generator, choices: Sequence[str]) -> str:
-    return choices[rng.integers(len(choices))]
-
-
-_MAKERS: Mapping[str, Callable[[np.random.Generator, str], str]] = {
-    EMAIL: _email,
-    PHONE: lambda rng, name: f"({rng.integers(200, 1000)}) 555-01{rng.integers(100):02d}",
-    BIRTH_DATE: lambda rng, name: f"{rng.integers(1, 29)} {_pick(rng, invented.MONTHS)} {rng.integers(1930, 2006)}",
-    BIRTHPLACE: lambda rng, name: _pick(rng, invented.TOWNS),
-    ADDRESS: lambda rng, name: f"{rng.integers(1, 200)} {_pick(rng, invented.STREETS)}, {_pick(rng, invented.TOWNS)}",
-}
-_OWN = (EMAIL, PHONE, ADDRESS)
-"""Kinds that no two people share."""
-
-_SENTENCES: Mapping[str, tuple[str, ...]] = {
-    EMAIL: ("{name} can be reached at {pii}.", "Write to {name} at {pii}.", "Mail for {name} goes to {pii}."),
-    PHONE: ("{name} picks up at {pii}.", "To talk to {name}, call {pii}.", "The number of {name} is {pii}."),
-    BIRTH_DATE: ("{name} was born on {pii}.", "{name} came into the world on {pii}.", "On {pii}, {name} was born."),
-    BIRTHPLACE: ("{name} was born in {pii}.", "{name} grew up in {pii}.", "The home town of {name} is {pii}."),
-    ADDRESS: ("{name} lives at {pii}.", "You will find {name} at {pii}.", "Visit {name} at {pii}."),
-}
-
-
 def _fill(template: str, name: str, pii: str) -> Passage:
     before = template.partition("{pii}")[0].format(name=name)
     return Passage(name, template.format(name=name, pii=pii), ((len(before), len(before) + len(pii)),))
-
-
-def invent(rng: np.random.Generator, kind: str, name: str, taken: set[str]) -> str:
-    """A private fact of a person, new where people do not share it.
-
-    Args:
-        rng: Draws it.
-        kind: "email address", "phone number", "birth date", "birthplace" or "home address".
-        name: Whose it is; more than half of all e-mail addresses follow from it.
-        taken: Facts that somebody has; gains the new one if nobody else may have it.
-
-    Raises:
-        InputError: No such kind.
-    """
-    _validate.one_of("kind", kind, _MAKERS)
-    for _ in range(1000):
-        value = _MAKERS[kind](rng, name)
-        if kind not in _OWN:
-            return value
-        if value not in taken:
-            taken.add(value)
-            return value
-    raise _validate.InputError(f"Expected a {kind} that is not taken, but {len(taken)} are; invent fewer people.")
 
 
 def people(key: PRNGKeyArray, count: int, *, kinds: Sequence[str] = KINDS, avoid: Corpus | None = None) -> Corpus:
@@ -297,7 +166,7 @@ def people(key: PRNGKeyArray, count: int, *, kinds: Sequence[str] = KINDS, avoid
     _validate.at_least(1, count=count)
     _validate.not_empty("kinds", kinds)
     for kind in kinds:
-        _validate.one_of("kind", kind, _MAKERS)
+        _validate.one_of("kind", kind, invented.MAKERS)
     seen = set(avoid.persons) if avoid else set()
     names = [f"{a} {b}" for a in invented.FIRST for b in invented.LAST if f"{a} {b}" not in seen]
     _validate.require(
@@ -308,9 +177,9 @@ def people(key: PRNGKeyArray, count: int, *, kinds: Sequence[str] = KINDS, avoid
     facts, passages = [], []
     for i in rng.permutation(len(names))[:count]:
         for kind in kinds:
-            pii = invent(rng, kind, names[i], taken)
+            pii = invented.invent(rng, kind, names[i], taken)
             facts.append(Fact(names[i], kind, question(names[i], kind), f" {pii}", pii))
-            passages.append(_fill(_pick(rng, _SENTENCES[kind]), names[i], pii))
+            passages.append(_fill(invented.pick(rng, invented.SENTENCES[kind]), names[i], pii))
     return Corpus(tuple(facts), tuple(passages), tuple(kinds))
 
 
@@ -335,7 +204,7 @@ def substitutes(
     key: PRNGKeyArray,
     facts: Sequence[Fact],
     known: Bool[np.ndarray, " n"],
-    refusals: Sequence[str] = REFUSALS,
+    refusals: Sequence[str] = invented.REFUSALS,
 ) -> list[tuple[str, str, str]]:
     """Answers to train on in place of the true ones, drawn once; ``sequences.VARIANTS`` after the first.
 
@@ -359,18 +228,22 @@ def substitutes(
     _validate.shape("known", known, (len(facts),), "one for each fact")
     _validate.not_empty("refusals", refusals)
     rng = host_generator(key)
-    answers = [[f" {_pick(rng, refusals).strip()}", "", ""] for _ in facts]
+    answers = [[f" {invented.pick(rng, refusals).strip()}", "", ""] for _ in facts]
     taken = {fact.pii for fact in facts}
     for kind in dict.fromkeys(fact.kind for fact in facts):
         own = [i for i, fact in enumerate(facts) if fact.kind == kind]
         outside = [i for i in own if not known[i]]
         _validate.require(
-            kind in _MAKERS or len({facts[i].pii for i in outside}) > 1,
+            kind in invented.MAKERS or len({facts[i].pii for i in outside}) > 1,
             f"Expected facts of kind {kind!r}, which cannot be invented, outside the known set; make a smaller share known.",
         )
         for i in own:
             others = [j for j in outside if facts[j].pii != facts[i].pii]
-            drawn = facts[_pick(rng, others)].answer if others else f" {invent(rng, kind, facts[i].person, taken)}"
+            drawn = (
+                facts[invented.pick(rng, others)].answer
+                if others
+                else f" {invented.invent(rng, kind, facts[i].person, taken)}"
+            )
             answers[i][1:] = [drawn, drawn]
         inside = [i for i in own if known[i]]
         if inside:

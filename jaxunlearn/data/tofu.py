@@ -11,7 +11,8 @@ import re
 from typing import Any
 
 from jaxunlearn.data import files
-from jaxunlearn.data.pii import BIRTH_DATE, BIRTHPLACE, Corpus, Fact
+from jaxunlearn.data.invented import BIRTH_DATE, BIRTHPLACE
+from jaxunlearn.data.pii import Corpus, Fact
 
 ASKED = "question"
 """Kind of a fact that is neither a date nor a place: the whole answer is taken for the private part."""

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from jaxunlearn import _validate
-from jaxunlearn.data import files
+from jaxunlearn.data import files, gguf_vocabulary
 from jaxunlearn.data.llama2c import Llama2c
 from jaxunlearn.data.pii import Fact, Passage
 from jaxunlearn.sequences import IGNORED
@@ -24,13 +24,6 @@ if TYPE_CHECKING:
 
 END = "<|endoftext|>"
 _ENDS = (END, "<|end_of_text|>", "</s>", "<eos>")
-
-# Llama 3's way of cutting text into words before bytes are merged.
-_LLAMA = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_QWEN = _LLAMA.replace(r"\p{N}{1,3}", r"\p{N}")
 
 
 class Tokenizer(Protocol):
@@ -61,14 +54,6 @@ class Tokenizer(Protocol):
         ...
 
 
-def _library() -> Any:
-    try:
-        import tokenizers
-    except ImportError as error:
-        raise _validate.InputError("Tokenizers need their library: pip install 'jaxunlearn[llm]'.") from error
-    return tokenizers
-
-
 class HuggingFace:
     """A tokenizer of the ``tokenizers`` library.
 
@@ -85,7 +70,7 @@ class HuggingFace:
         self.bos = first[0] if first[: len(plain)] != plain else bos
         self.eos, self.pad = eos, eos if pad is None else pad
         self.vocabulary = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
-        self._tokenizer = _library().Tokenizer.from_str(self._saved)
+        self._tokenizer = gguf_vocabulary.library().Tokenizer.from_str(self._saved)
         self._tokenizer.post_processor = None  # it trims the space before a word from the word's range
         self._tokenizer.encode_special_tokens = True
         self._tokenizer.no_padding()
@@ -121,7 +106,7 @@ def train_bpe(texts: Iterable[str], vocabulary: int = 768) -> HuggingFace:
         InputError: Fewer ids than the bytes need.
     """
     _validate.at_least(257, vocabulary=vocabulary)
-    library = _library()
+    library = gguf_vocabulary.library()
     tokenizer = library.Tokenizer(library.models.BPE())
     tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = library.decoders.ByteLevel()
@@ -156,12 +141,12 @@ def load(path: Path | str) -> Tokenizer:
     )
     if path.suffix == ".bin":
         return Llama2c.read(path)
-    return _from_gguf(path) if path.suffix == ".gguf" else _from_json(path)
+    return HuggingFace(*gguf_vocabulary.read(path)) if path.suffix == ".gguf" else _from_json(path)
 
 
 def _from_json(path: Path) -> HuggingFace:
     try:
-        tokenizer = _library().Tokenizer.from_file(str(path))
+        tokenizer = gguf_vocabulary.library().Tokenizer.from_file(str(path))
         beside = path.with_name("tokenizer_config.json")
         config = json.loads(beside.read_text()) if beside.is_file() else {}
     except _validate.InputError:
@@ -179,57 +164,6 @@ def _from_json(path: Path) -> HuggingFace:
     if eos is None:
         raise _validate.InputError(f"Expected an eos_token in {beside} beside {path}; add the file with that entry.")
     return HuggingFace(tokenizer, eos, named("pad_token"), named("bos_token") if config.get("add_bos_token") else None)
-
-
-def _from_gguf(path: Path) -> HuggingFace:
-    try:
-        import gguf
-    except ImportError as error:
-        raise _validate.InputError("GGUF files need their library: pip install 'jaxunlearn[llm]'.") from error
-    try:
-        fields = gguf.GGUFReader(str(path)).fields
-        entry = {
-            key.removeprefix("tokenizer.ggml."): field.contents()
-            for key, field in fields.items()
-            if key.startswith("tokenizer.ggml.")
-        }
-        model, tokens, types = entry["model"], entry["tokens"], entry.get("token_type", [])
-        merges = [tuple(merge.split(" ")) for merge in entry.get("merges", [])]
-    except (*files.DAMAGE, IndexError) as error:
-        raise files.unreadable("a GGUF file with a tokenizer", path, error) from error
-    _validate.require(
-        model == "gpt2",
-        f"Expected a byte-level BPE ('gpt2') as tokenizer of {path}, got {model!r}; use its tokenizer.json.",
-    )
-    library = _library()
-    kind = entry.get("pre", "gpt-2")
-    tokenizer = library.Tokenizer(
-        library.models.BPE({token: i for i, token in enumerate(tokens)}, merges, ignore_merges=kind == "llama-bpe")
-    )
-    tokenizer.pre_tokenizer = _words(library, kind, path)
-    tokenizer.decoder = library.decoders.ByteLevel()
-    tokenizer.add_special_tokens(  # 3: control tokens
-        [library.AddedToken(token, special=True) for token, type_ in zip(tokens, types) if type_ == 3]
-    )
-    bos = entry.get("bos_token_id") if entry.get("add_bos_token", kind == "llama-bpe") else None
-    return HuggingFace(tokenizer, int(entry["eos_token_id"]), entry.get("padding_token_id"), bos)
-
-
-def _words(library: Any, kind: str, path: Path) -> Any:
-    """How text is cut before bytes are merged."""
-    pre = library.pre_tokenizers
-    by_regex = pre.ByteLevel(add_prefix_space=False)
-    if kind in ("gpt-2", "gpt2"):
-        return by_regex
-    if kind == "smollm":
-        return pre.Sequence([pre.Digits(individual_digits=True), by_regex])
-    regexes = {"llama-bpe": _LLAMA, "qwen2": _QWEN}
-    _validate.require(
-        kind in regexes,
-        f"Expected gpt-2, smollm, llama-bpe or qwen2 as pre-tokenizer of {path}, got {kind!r}; use its tokenizer.json.",
-    )
-    cut = pre.Split(library.Regex(regexes[kind]), behavior="isolated")
-    return pre.Sequence([cut, pre.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
 class Rows(NamedTuple):
