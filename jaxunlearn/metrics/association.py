@@ -83,6 +83,15 @@ def _dot(a: Any, b: Any, axes: int = 0) -> Array:
     return sum(jax.tree.leaves(products), start=jnp.float32(0))
 
 
+def _unit(direction: Any) -> tuple[Array, Any]:
+    """Length and direction of a tree, by way of its largest entry: squares of small ones would be 0."""
+    direction = jax.tree.map(lambda leaf: _wide(jnp.asarray(leaf)), direction)
+    peak = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(direction)]))
+    direction = jax.tree.map(lambda leaf: leaf / jnp.where(peak > 0, peak, 1), direction)
+    length = jnp.sqrt(_dot(direction, direction))
+    return peak * length, jax.tree.map(lambda leaf: leaf / jnp.maximum(length, 1), direction)
+
+
 def mean_gradient(losses: Losses, params: Any, examples: Any, *, chunk: int = 64) -> Any:
     """The mean over all examples of the gradient of their losses, summed up in float32 or wider.
 
@@ -129,9 +138,8 @@ def association(losses: Losses, params: Any, examples: Any, direction: Any, *, c
     Raises:
         InputError: There are no examples, or ``losses`` holds a derivative rule that forward mode refuses.
     """
-    length = jnp.sqrt(_dot(direction, direction))
-    scale = jnp.where(length > 0, length, 1)
-    tangent = jax.tree.map(lambda d, p: (_wide(d) / scale).astype(jnp.asarray(p).dtype), direction, params)
+    length, unit = _unit(direction)
+    tangent = jax.tree.map(lambda u, p: u.astype(jnp.asarray(p).dtype), unit, params)
 
     def along(part):
         return jax.jvp(lambda p: losses(p, part), (params,), (tangent,))[1]
