@@ -46,31 +46,6 @@ def rounded(bits: int) -> str:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Correlation:
-    """How well something that is known before unlearning predicts what is forgotten, over examples of the unknown set.
-
-    Attributes:
-        predictor: Stable name: "gradient", "gradient_leave_one_out", "representation_LAYER", "graph", "nll".
-        label: For tables.
-        within: "" over all examples, "kinds" where each kind of data is centred first, or the name of one kind.
-        count: Examples.
-        pearson: One coefficient for each seed.
-        spearman: One for each seed.
-        pearson_interval: 95% bootstrap interval of each seed, pairs.
-        spearman_interval: The same for Spearman's.
-    """
-
-    predictor: str
-    label: str
-    within: str
-    count: int
-    pearson: list[float]
-    spearman: list[float]
-    pearson_interval: list[tuple[float, float]]
-    spearman_interval: list[tuple[float, float]]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class PrivacyRecord:
     """Everything that DIR/<method>/privacy.json holds.
 
@@ -83,7 +58,9 @@ class PrivacyRecord:
         failed: Numbers of those that are left out, since what their models say is not finite.
         metrics: The metrics [conditions][repeats]; those of the short table first.
         bands: Where the preset expects means of this method.
-        correlations: Of the forgetting score with what might predict it.
+        correlations: Of the forgetting score with what might predict it, over the unknown facts: name of the predictor
+            ("gradient", "representation_LAYER", "graph") -> for each seed a ``metrics.correlation.Comparison`` as a dictionary,
+            whose groups are the kinds of facts and whose baseline is the facts' loss before unlearning.
         cka: "layers" [L + 1], and "known", "unknown", "retained" [seeds][L + 1]: debiased similarity to the target model.
         trace: By epoch of unlearning: "epochs", "p1_known" [epochs][seeds], "text_nll" [epochs][seeds], "chosen" [seeds].
         curve: Name of a quantity -> points along unlearning ("epochs", "p3", "text_nll"), [epochs][seeds]; may be empty.
@@ -101,7 +78,7 @@ class PrivacyRecord:
     metrics: list[Metric]
     failed: list[int] = dataclasses.field(default_factory=list)
     bands: list[Band] = dataclasses.field(default_factory=list)
-    correlations: list[Correlation] = dataclasses.field(default_factory=list)
+    correlations: dict[str, list[dict[str, Any]]] = dataclasses.field(default_factory=dict)
     cka: dict[str, Any] = dataclasses.field(default_factory=dict)
     trace: dict[str, Any] = dataclasses.field(default_factory=dict)
     curve: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -134,7 +111,6 @@ class PrivacyRecord:
             fields: dict[str, Any] = {k: v for k, v in data.items() if k in names}
             fields["metrics"] = [Metric(**m) for m in data["metrics"]]
             fields["bands"] = [Band(**b) for b in data.get("bands", [])]
-            fields["correlations"] = [Correlation(**c) for c in data.get("correlations", [])]
             record = cls(**fields)
         except (KeyError, TypeError) as error:
             raise InputError(f"{FILE} lacks a field ({error}); run the command again.") from error

@@ -321,7 +321,9 @@ def representation_association(states: np.ndarray, known: np.ndarray) -> np.ndar
     units = []
     for name, values in (("states", states), ("known", known)):
         values = np.asarray(values, np.float64)
-        require(values.ndim >= 2 and values.shape[-2] > 0, f"Expected {name} of shape (..., n > 0, d), got {values.shape}.")
+        require(
+            values.ndim >= 2 and values.shape[-2] > 0, f"Expected {name} of shape (..., n > 0, d), got {values.shape}."
+        )
         lengths = np.linalg.norm(values, axis=-1, keepdims=True)
         require(
             bool((np.isfinite(lengths) & (lengths > 0)).all()),

@@ -126,8 +126,13 @@ def _resampler(rng: np.random.Generator, size: int, clusters: np.ndarray | None)
 def _column(name: str, values: np.ndarray, size: int) -> np.ndarray:
     values = np.asarray(values, np.float64)
     shape(name, values, (size,), "one for each row")
-    require(bool(np.isfinite(values).all()), f"Expected finite {name}, got {int((~np.isfinite(values)).sum())} that are not.")
-    require(bool(np.ptp(values) > 0), f"Expected {name} to vary, got {values[0]:.6g} throughout; no correlation is defined.")
+    require(
+        bool(np.isfinite(values).all()),
+        f"Expected finite {name}, got {int((~np.isfinite(values)).sum())} that are not.",
+    )
+    require(
+        bool(np.ptp(values) > 0), f"Expected {name} to vary, got {values[0]:.6g} throughout; no correlation is defined."
+    )
     return values
 
 

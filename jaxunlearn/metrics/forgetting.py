@@ -48,7 +48,9 @@ def forgetting_scores(target: np.ndarray, unlearned: np.ndarray, scored: np.ndar
     shape("scored", scored, (None, None), "sequences x tokens")
     tokens = scored.sum(axis=1)
     empty = np.flatnonzero(tokens == 0)
-    require(not empty.size, f"Expected a scored token in every sequence, got none in {empty[:5].tolist()}; leave them out.")
+    require(
+        not empty.size, f"Expected a scored token in every sequence, got none in {empty[:5].tolist()}; leave them out."
+    )
     sums = []
     for name, values in (("target", target), ("unlearned", unlearned)):
         values = np.asarray(values, np.float64)
@@ -56,7 +58,8 @@ def forgetting_scores(target: np.ndarray, unlearned: np.ndarray, scored: np.ndar
         values = np.where(scored, values, 0.0)
         wrong = np.flatnonzero(~(np.isfinite(values) & (values <= 0)).all(axis=1))
         require(
-            not wrong.size, f"Expected {name} to hold log-probabilities, finite and <= 0; not so in {wrong[:5].tolist()}."
+            not wrong.size,
+            f"Expected {name} to hold log-probabilities, finite and <= 0; not so in {wrong[:5].tolist()}.",
         )
         sums.append(values.sum(axis=1))
     total = sums[0] - sums[1]

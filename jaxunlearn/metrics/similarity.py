@@ -169,9 +169,7 @@ def standardised(x: np.ndarray) -> np.ndarray:
     return np.divide(centred, deviation, out=np.zeros_like(centred), where=deviation > 0)
 
 
-def linear_cka(
-    x: np.ndarray, y: np.ndarray, *, estimator: Estimator = "debiased", standardise: bool = False
-) -> float:
+def linear_cka(x: np.ndarray, y: np.ndarray, *, estimator: Estimator = "debiased", standardise: bool = False) -> float:
     """CKA of two representations of the same n examples.
 
     Args:

@@ -1,0 +1,292 @@
+"""Teach, unlearn with every method and seed, attack, measure: the command ``jaxunlearn privacy``."""
+
+import datetime
+import importlib.metadata
+import platform
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxunlearn import config as configuration
+from jaxunlearn import records
+from jaxunlearn._paths import AnyPath, remove_tree
+from jaxunlearn._validate import InputError, require
+from jaxunlearn.engine import store
+from jaxunlearn.pipeline.audit import PACKAGES, open_method
+from jaxunlearn.pipeline.privacy import measure
+from jaxunlearn.pipeline.privacy.config import Privacy, identity
+from jaxunlearn.pipeline.privacy.measurements import Arrays, Measurements
+from jaxunlearn.pipeline.privacy.models import BASE, RETRAIN, TARGET, Models
+from jaxunlearn.pipeline.privacy.study import Study, build
+from jaxunlearn.pipeline.privacy.unlearning import Relearning, Unlearning, asked
+from jaxunlearn.pipeline.task import make_unlearner
+from jaxunlearn.pipeline.unlearning import Method
+from jaxunlearn.privacy import FILE, PrivacyRecord
+from jaxunlearn.records import as_json
+from jaxunlearn.unlearn.coreset import core_set
+
+ANSWERS = "answers.npz"
+
+
+def run(config: Privacy, devices: Sequence[Any] | None = None) -> AnyPath:
+    """Runs or resumes the command.
+
+    Args:
+        config: The settings.
+        devices: JAX devices; None means all.
+
+    Returns:
+        The run directory.
+
+    Raises:
+        InputError: Anything the user can mend; what was finished before stays on disk and is reused.
+    """
+    config.check()
+    names = _names(config)
+    resolved = {name: configuration.resolve_method(name, config.method) for name in names}
+    study = build(config, devices, runs_per_chunk=_chunks_begun(config))
+    directory = config.directory
+    with store.exclusive(directory):
+        _open(study)
+        models = Models(study)
+        seconds = models.train((TARGET, *((RETRAIN,) if RETRAIN in names else ())))
+        measurements = Measurements(study)
+        known, associations = _known(study, models, measurements)
+        work = _Work(study, models, measurements, known)
+        target = work.around(TARGET, seconds)
+        work.around(BASE, seconds, target)
+        sets = measure.sets_of(study, known)
+        found = measure.predictors(study, sets, target, associations)
+        for name in names:
+            if name == RETRAIN:
+                work.around(RETRAIN, seconds, target)
+            else:
+                work.method(name, *resolved[name], target, found)
+    return directory
+
+
+def _names(config: Privacy) -> list[str]:
+    """The methods that were asked for; "all" are the paper's and RAU."""
+    names = list(configuration.PRIVUN_METHODS) if config.methods == ("all",) else list(config.methods)
+    require("all" not in names, f"Expected methods=all alone, or names, got {' '.join(config.methods)}.")
+    for name in config.curves:
+        if config.curves != Privacy.curves:
+            require(name in names, f"Expected curves of methods that are attacked, got {name!r}; add it to methods.")
+    return names
+
+
+def _chunks_begun(config: Privacy) -> int | None:
+    """The chunk size that a run directory was begun with; it is the same on whatever machine goes on."""
+    try:
+        return int(records.read_json(config.directory / "manifest.json")["runs_per_chunk"])
+    except (InputError, OSError, KeyError, TypeError, ValueError):
+        return None  # none yet; or damaged, which whoever opens it says
+
+
+def _open(study: Study) -> None:
+    config = study.config
+    facts = {
+        "title": config.dataset,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES}
+        | {"python": platform.python_version()},
+        "asked": list(config.methods),
+        "runs_per_chunk": study.plan.runs_per_chunk,
+    }
+    path = config.directory / "manifest.json"
+    results = [f"{found.parent.name}/{found.name}" for found in config.directory.glob(f"*/{FILE}")]
+    fix = "restore it from a copy, or delete the directory and begin again"
+    require(path.exists() or not results, f"{path} is missing beside {', '.join(sorted(results))}; {fix}.")
+    if path.exists():
+        found = records.read_json(path, fix)
+        require(
+            "stop_below" in (found.get("config") or {}),
+            f"{config.directory} holds a run of another command than privacy; use another --out directory.",
+        )
+    store.open_manifest(config.directory, "manifest.json", identity(config, study.data), **facts)
+
+
+def _known(study: Study, models: Models, measurements: Measurements) -> tuple[np.ndarray, Arrays]:
+    """[nf] which facts methods are shown, and all facts' associations with those (and with all) under the target models."""
+    drawn = study.random_known()
+
+    def associate(known: np.ndarray) -> Arrays:
+        parts = []
+        for number, rows in enumerate(study.chunks):
+            target = models.load(TARGET, number, rows)
+            parts.append(measurements.associate(target, known, rows.stop - rows.start))
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    found = associate(drawn)
+    if study.config.selection == "core-set":
+        drawn = np.isin(np.arange(len(drawn)), core_set(found["all"].mean(axis=0), study.config.known))
+        found = associate(drawn)
+    _write_corpus(study, drawn)
+    return drawn, found
+
+
+def _write_corpus(study: Study, known: np.ndarray) -> None:
+    """corpus.json and the tokenizer: whoever looks at answers knows what was asked."""
+    material, directory = study.material, study.config.directory
+    kinds = ["known" if k else "unknown" for k in known]
+    kinds += ["retained"] * len(material.retained.facts) + ["control"] * len(material.control.facts)
+    rows = [
+        {
+            "set": kind,
+            "person": fact.person,
+            "kind": fact.kind,
+            "prompt": fact.prompt,
+            "answer": fact.answer,
+            "pii": fact.pii,
+        }
+        for kind, fact in zip(kinds, material.facts)
+    ]
+    with store.disk_errors(directory):
+        records.write_json(directory / "corpus.json", {"title": material.title, "facts": rows})
+
+
+class _Work:
+    """What is asked of all models, each in its folder; finished results are read back."""
+
+    def __init__(self, study: Study, models: Models, measurements: Measurements, known: np.ndarray):
+        self.study, self.models, self.measurements, self.known = study, models, measurements, known
+        self.sets = measure.sets_of(study, known)
+        self.judge = measure.Judge(study)
+        self.relearning = Relearning(study, known, measurements)
+        if study.config.shots:
+            measurements.show(study.shown(known))
+        self._unlearning: Any = None
+
+    @property
+    def unlearning(self) -> tuple[Any, Any, np.ndarray]:
+        """Engine, task and rows of methods."""
+        if self._unlearning is None:
+            self._unlearning = self.study.unlearning(self.known)
+        return self._unlearning
+
+    def around(self, name: str, seconds: dict[str, float], target: Arrays | None = None) -> Arrays:
+        """Asks the models around unlearning; returns their arrays."""
+        folder = self.study.config.directory / name
+        found = _finished(folder)
+        if found is not None:
+            return found
+        parts = []
+        began = time.perf_counter()
+        for number, rows in enumerate(self.study.chunks):
+            params = self.models.load(name, number, rows)
+            parts.append(asked(self.study, params, rows, self.measurements, self.relearning))
+        arrays = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+        spent = {"train": seconds[name]} if name in seconds else {}
+        spent |= {"ask": round(time.perf_counter() - began, 1)}
+        record = self._record(name, arrays, target if name != TARGET else None, {}, spent)
+        self._save(folder, record, arrays)
+        return arrays
+
+    def method(
+        self, name: str, factory: Any, settings: dict[str, Any], target: Arrays, predictors: measure.Predictors
+    ) -> None:
+        """Unlearns with one method, and asks."""
+        engine, info, member = self.unlearning
+        method = Method(factory, settings, make_unlearner(info, name, factory))
+        require(
+            not method.unlearner.from_scratch and method.unlearner.rewind == 0,
+            f"Expected methods that start from the trained model, but {name} does not; only retrain is known otherwise.",
+        )
+        folder = open_method(self.study.config.directory, name, settings | {"curve": name in self.study.config.curves})
+        if _finished(folder) is not None:
+            return
+        work = Unlearning(self.study, engine, member, self.known, name, method, folder)
+        arrays = work.all(self.models, self.measurements, self.relearning)
+        unlearning, asking = (round(float(value), 1) for value in arrays.pop("seconds")[0])
+        record = self._record(
+            name,
+            arrays,
+            target,
+            settings,
+            {"unlearn": unlearning, "ask": asking},
+            predictors=predictors,
+            notes=list(method.unlearner.notes),
+        )
+        self._save(folder, record, arrays)
+        remove_tree(folder / "chunks")
+
+    def _record(
+        self,
+        name: str,
+        arrays: Arrays,
+        target: Arrays | None,
+        settings: dict[str, Any],
+        seconds: dict[str, float],
+        *,
+        predictors: measure.Predictors | None = None,
+        notes: list[str] | None = None,
+    ) -> PrivacyRecord:
+        study, config, sets = self.study, self.study.config, self.sets
+        good = np.isfinite(arrays["log_p"]).all(axis=1) & np.isfinite(arrays["text_nll"])
+        whole = {key: value[good] for key, value in arrays.items()}
+        base = (
+            None if target is None else {key: value[good] for key, value in target.items() if len(value) == len(good)}
+        )
+        metrics = measure.recovery(study, sets, whole, self.judge, self.relearning.scored)
+        metrics += measure.others(study, sets, whole, base, self.judge)
+        found: dict[str, Any] = {}
+        if predictors is not None and base is not None:
+            some = measure.Predictors({k: v[good] for k, v in predictors.scores.items()}, predictors.loss[good])
+            found = measure.correlations(study, sets, some, measure.forgetting(whole, base))
+        return PrivacyRecord(
+            method=name,
+            title=config.dataset,
+            scenario=f"{study.material.title}; {int(self.known.sum())} of {len(self.known)} facts known",
+            conditions=config.conditions,
+            seeds=int(good.sum()),
+            failed=np.flatnonzero(~good).tolist(),
+            metrics=metrics,
+            correlations=found,
+            cka=measure.cka(study, sets, whole, base) if base is not None else {},
+            trace=_trace(whole),
+            curve=self._curve(whole),
+            attack={"shots": config.shots, "recovery": as_json(config.recovery), "bits": list(config.bits)},
+            settings=settings,
+            seconds=seconds,
+            notes=notes or [],
+        )
+
+    def _curve(self, arrays: Arrays) -> dict[str, Any]:
+        """P3 on the unknown set after every epoch, beside the text's loss."""
+        if "curve" not in arrays:
+            return {}
+        strict, _ = self.judge(arrays["curve"])  # [S, epochs, draws, F]
+        rows = self.relearning.scored & self.sets.unknown
+        share = (strict & rows).sum(axis=3) / np.maximum(rows.sum(axis=1), 1)
+        return {
+            "epochs": list(range(strict.shape[1])),
+            "p3": share.mean(axis=2).T.tolist(),
+            "text_nll": arrays["trace_text_nll"].T.tolist(),
+        }
+
+    def _save(self, folder: AnyPath, record: PrivacyRecord, arrays: Arrays) -> None:
+        with store.disk_errors(folder):
+            records.write_npz(folder / ANSWERS, **arrays, scored=self.relearning.scored, known=self.known)
+            records.write_json(folder / FILE, record.to_json())
+
+
+def _trace(arrays: Arrays) -> dict[str, Any]:
+    """What models were after each epoch [epochs][seeds]."""
+    if "trace_text_nll" not in arrays:
+        return {}
+    names = [name for name in arrays if name.startswith("trace_") and name != "trace_chosen"]
+    found = {name.removeprefix("trace_"): arrays[name].T.tolist() for name in names}
+    return {"epochs": list(range(arrays[names[0]].shape[1])), **found, "chosen": arrays["trace_chosen"].tolist()}
+
+
+def _finished(folder: AnyPath) -> Arrays | None:
+    """A folder's arrays, if its results are whole on disk."""
+    try:
+        PrivacyRecord.from_json(records.read_json(folder / FILE))
+        return records.read_npz(folder / ANSWERS, sealed=True)
+    except InputError as error:
+        if (folder / FILE).exists():
+            store.notice(f"{str(error).rstrip('.')}: these results are computed again.")
+        return None
