@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from jaxunlearn import _validate
-from jaxunlearn.data.invented import EMAIL, PHONE
+from jaxunlearn._kinds import EMAIL, PATTERNS, PHONE
 from jaxunlearn.data.pii import Corpus, Fact, question
 
 _ADDRESS = r"[A-Za-z0-9._%+'-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){0,6}\.[A-Za-z]{2,}"
@@ -47,7 +47,6 @@ _NO_NAME = {
 _NAMED = re.compile(  # Clara Vanmont [mailto:clara@example.com], "Vanmont, Clara" <clara@example.com>
     rf"((?:{_WORD},?[ \t]{{1,3}}){{1,3}}{_WORD})[\"']?[ \t]{{0,3}}(?:\[mailto:|<(?:mailto:)?)[ \t]?({_ADDRESS})[ \t]?[\]>]"
 )
-_PHONE = re.compile(r"(?<![\w-])(?:\(\d{3}\) ?|\d{3}[-. ])\d{3}[-. ]\d{4}(?![\w-])")
 _QUOTED = re.compile(r"^(?:-{2,} ?(?:Original Message|Forwarded by)|\s*_{5,}|>)", re.MULTILINE)
 _ASIDE = re.compile(r"<[^>]*>|\[[^\]]*\]|\([^)]*\)")
 _SIGNATURE = 8
@@ -206,7 +205,7 @@ class _Reading:
         own = _QUOTED.split(body, maxsplit=1)[0]
         lines = [line for line in own.splitlines() if line.strip()][-_SIGNATURE:]
         if name.split()[-1].lower() in " ".join(lines).lower():
-            self.numbers.update((name, number) for line in lines for number in _PHONE.findall(line))
+            self.numbers.update((name, number) for line in lines for number in PATTERNS[PHONE][0].findall(line))
 
     def result(self, exclude: tuple[str, ...]) -> Mail:
         """What the counts say."""

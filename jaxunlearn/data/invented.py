@@ -11,17 +11,10 @@ from typing import TypeVar
 import numpy as np
 
 from jaxunlearn import _validate
+from jaxunlearn._kinds import ADDRESS, BIRTH_DATE, BIRTHPLACE, EMAIL, PHONE
 from jaxunlearn.data import addresses
 
 _T = TypeVar("_T")
-
-EMAIL, PHONE, BIRTH_DATE, BIRTHPLACE, ADDRESS = (
-    "email address",
-    "phone number",
-    "birth date",
-    "birthplace",
-    "home address",
-)
 
 FIRST = tuple(
     """Adam Agnes Alice Amelia Andrew Anna Arthur Beatrice Benjamin Bruno Carl Caroline Cecilia Charles Clara Daniel David

@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Bool, Int, PRNGKeyArray
 
 from jaxunlearn import _validate
+from jaxunlearn._kinds import BIRTH_DATE, BIRTHPLACE, EMAIL, PHONE
 from jaxunlearn.data import invented
-from jaxunlearn.data.invented import BIRTH_DATE, BIRTHPLACE, EMAIL, PHONE
 from jaxunlearn.data.splits import host_generator
 
 KINDS = (EMAIL, PHONE, BIRTH_DATE, BIRTHPLACE)

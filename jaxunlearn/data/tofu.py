@@ -10,8 +10,8 @@ import json
 import re
 from typing import Any
 
+from jaxunlearn import _kinds
 from jaxunlearn.data import files
-from jaxunlearn.data.invented import BIRTH_DATE, BIRTHPLACE
 from jaxunlearn.data.pii import Corpus, Fact
 
 ASKED = "question"
@@ -19,15 +19,7 @@ ASKED = "question"
 PER_AUTHOR = 20
 
 _ABOUT_BIRTH = re.compile(r"\b(born|birth|birthplace)\b", re.IGNORECASE)
-_MONTH = "(?:January|February|March|April|May|June|July|August|September|October|November|December)"
-_YEAR = r"(?:(?:in )?(?:the year )?\d{4})"
-DATE = re.compile(
-    rf"\b(?:\d{{1,2}}(?:st|nd|rd|th)?(?: of)? {_MONTH},? {_YEAR}|{_MONTH},? \d{{1,2}}(?:st|nd|rd|th)?,? {_YEAR}"
-    r"|\d{1,2}/\d{1,2}/\d{4})\b"
-)
-_NAME = r"[A-Z][\w’'-]*(?:(?: (?:de|es|la|of))? [A-Z][\w’'-]*)*"
-_PLACE = re.compile(rf"\b(?:in|of|at|from) ({_NAME}, {_NAME})")
-_NUMBERS = re.compile(r"\d{4}")
+_YEAR = re.compile(r"\d{4}")
 _HELP = "the TOFU files full.jsonl, holdout10.jsonl (question and answer on each line) and idontknow.txt"
 
 
@@ -61,14 +53,14 @@ def _private(question: str, answer: str) -> tuple[str, str] | None:
         return None
     sentences = [s for s in re.split(r"(?<=[.!?]) ", answer) if _ABOUT_BIRTH.search(s) or _ABOUT_BIRTH.search(question)]
     for sentence in sentences:
-        found = DATE.search(sentence)
-        if found and not _NUMBERS.search(question):
-            return BIRTH_DATE, found.group()
+        date = _kinds.first(sentence, _kinds.BIRTH_DATE)
+        if date and not _YEAR.search(question):
+            return _kinds.BIRTH_DATE, date
     for sentence in sentences:
-        found = _PLACE.search(sentence)
+        found = _kinds.PLACE.search(sentence)
         # "raised in Lagos, Chiamaka Adebayo writes": what follows the comma is a country unless the question knows it.
         if found and not set(re.findall(r"\w+", found.group(1))) & set(re.findall(r"\w+", question)):
-            return BIRTHPLACE, found.group(1)
+            return _kinds.BIRTHPLACE, found.group(1)
     return None
 
 
@@ -79,7 +71,9 @@ def _fact(person: str, question: str, answer: str) -> Fact:
 
 def _corpus(facts: list[Fact]) -> Corpus:
     kinds = {fact.kind for fact in facts}
-    return Corpus(tuple(facts), (), tuple(kind for kind in (BIRTH_DATE, BIRTHPLACE, ASKED) if kind in kinds))
+    return Corpus(
+        tuple(facts), (), tuple(kind for kind in (_kinds.BIRTH_DATE, _kinds.BIRTHPLACE, ASKED) if kind in kinds)
+    )
 
 
 def births(strict: bool = False, *, holdout: bool = False) -> Corpus:
