@@ -48,7 +48,11 @@ def _questions(name: str) -> list[tuple[str, str, str]]:
 
 
 def _private(question: str, answer: str) -> tuple[str, str] | None:
-    """(kind, date or place of birth) that the answer tells and the question does not; the date where it tells both."""
+    """(kind, date or place of birth) that the answer tells and the question does not; the date where it tells both.
+
+    Taken from sentences that say born, birth or birthplace, or any if the question does: the first full date if the question
+    has no year, else the first "in Town, Country" of which the question has no word.
+    """
     if not _ABOUT_BIRTH.search(f"{question} {answer}"):
         return None
     sentences = [s for s in re.split(r"(?<=[.!?]) ", answer) if _ABOUT_BIRTH.search(s) or _ABOUT_BIRTH.search(question)]

@@ -130,7 +130,9 @@ def test_choices_are_the_likeliest_letters():
     assert result[:2] == (1, 2) and result.chosen.tolist() == [1, 1]  # of equals the first
     (prompts, letters) = seen[0]
     assert len(seen) == 1 and letters == [" A", " B", " A", " B", " C"]
-    assert prompts[0] == prompts[1] == text.multiple_choice_prompt(QUESTIONS[0]) and prompts[2].endswith("C. quick\nAnswer:")
+    assert prompts[0] == prompts[1] == text.multiple_choice_prompt(QUESTIONS[0]) and prompts[2].endswith(
+        "C. quick\nAnswer:"
+    )
     with pytest.raises(InputError, match="5 finite"):
         text.multiple_choice(QUESTIONS, lambda *_: np.array([0.0, 0.0, 0.0, 0.0, -np.inf]))
     with pytest.raises(InputError, match="not asked"):
