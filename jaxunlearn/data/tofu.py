@@ -19,6 +19,8 @@ ASKED = "question"
 PER_AUTHOR = 20
 
 _ABOUT_BIRTH = re.compile(r"\b(born|birth|birthplace)\b", re.IGNORECASE)
+_WHERE = re.compile(r"\b(where|city|place|birthplace)\b", re.IGNORECASE)
+_WHEN = re.compile(r"\b(when|date|birthdate|year)\b", re.IGNORECASE)
 _YEAR = re.compile(r"\d{4}")
 _HELP = "the TOFU files full.jsonl, holdout10.jsonl (question and answer on each line) and idontknow.txt"
 
@@ -48,24 +50,20 @@ def _questions(name: str) -> list[tuple[str, str, str]]:
 
 
 def _private(question: str, answer: str) -> tuple[str, str] | None:
-    """(kind, date or place of birth) that the answer tells and the question does not; the date where it tells both.
+    """(kind, date or place of birth) that the answer tells and the question does not.
 
     Taken from sentences that say born, birth or birthplace, or any if the question does: the first full date if the question
-    has no year, else the first "in Town, Country" of which the question has no word.
+    has no year, else the first "in Town, Country" of which the question has no word; the place first if only that is asked.
     """
-    if not _ABOUT_BIRTH.search(f"{question} {answer}"):
-        return None
-    sentences = [s for s in re.split(r"(?<=[.!?]) ", answer) if _ABOUT_BIRTH.search(s) or _ABOUT_BIRTH.search(question)]
-    for sentence in sentences:
-        date = _kinds.first(sentence, _kinds.BIRTH_DATE)
-        if date and not _YEAR.search(question):
-            return _kinds.BIRTH_DATE, date
-    for sentence in sentences:
-        found = _kinds.PLACE.search(sentence)
-        # "raised in Lagos, Chiamaka Adebayo writes": what follows the comma is a country unless the question knows it.
-        if found and not set(re.findall(r"\w+", found.group(1))) & set(re.findall(r"\w+", question)):
-            return _kinds.BIRTHPLACE, found.group(1)
-    return None
+    told = [s for s in re.split(r"(?<=[.!?]) ", answer) if _ABOUT_BIRTH.search(s) or _ABOUT_BIRTH.search(question)]
+    asked = set(re.findall(r"\w+", question))
+    dates = [] if _YEAR.search(question) else [_kinds.first(sentence, _kinds.BIRTH_DATE) for sentence in told]
+    places = [found.group(1) for sentence in told if (found := _kinds.PLACE.search(sentence))]
+    # "raised in Lagos, Chiamaka Adebayo writes": what follows the comma is a country unless the question knows it.
+    places = [place for place in places if not asked & set(re.findall(r"\w+", place))]
+    found = [(_kinds.BIRTH_DATE, date) for date in dates if date], [(_kinds.BIRTHPLACE, place) for place in places]
+    where = _WHERE.search(question) and not _WHEN.search(question)
+    return next(iter((*found[1], *found[0]) if where else (*found[0], *found[1])), None)
 
 
 def _fact(person: str, question: str, answer: str) -> Fact:
@@ -89,7 +87,7 @@ def births(strict: bool = False, *, holdout: bool = False) -> Corpus:
         holdout: Of the 20 further authors, about whom no model was trained, as a control; else of the 200.
 
     Returns:
-        424 facts; strict 160, 88 dates and 72 places. Of the further authors 32; strict 18, 15 dates and 3 places.
+        424 facts; strict 160, 83 dates and 77 places. Of the further authors 32; strict 18, 15 dates and 3 places.
 
     Raises:
         InputError: A file is missing or damaged.

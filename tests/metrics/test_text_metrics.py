@@ -1,4 +1,5 @@
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -20,6 +21,12 @@ def test_rouge_by_hand():
         assert text.rouge(["a b", "a b"], ["a b", ""], definition).tolist() == [1.0, 0.0]
     with pytest.raises(InputError, match="equally many"):
         text.rouge(["a"], [], "tofu")
+
+
+def test_rouge_without_its_library(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
+    with pytest.raises(InputError, match=r"pip install 'jaxunlearn\[llm\]'"):
+        text.rouge(["a"], ["a"], "tofu")
 
 
 def test_rouge_must_be_named():
