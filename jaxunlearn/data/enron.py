@@ -194,7 +194,7 @@ class _Reading:
         if len(recipients) == 1 and not recipients[0][0]:
             recipients = [(_header(message, "X-To"), recipients[0][1])]
         written = "\n".join([*(_header(message, field) for field in ("X-From", "X-To", "X-cc", "X-bcc")), body])
-        found = [(_without_lead(name), to.lower()) for name, to in _NAMED.findall(written)] if "@" in written else []
+        found = [(_without_lead(name), to.lower()) for name, to in _NAMED.findall(written) if not _is_wrapped(to)]
         for raw, to in [*sender, *recipients, *found]:
             if name := name_of(raw):
                 self.pairs[name, to] += 1
@@ -273,4 +273,9 @@ def _header(message: Message, field: str) -> str:
 def _addresses(message: Message, field: str) -> list[tuple[str, str]]:
     """(display name, address in lower case) of a header, those that are addresses."""
     found = getaddresses([_header(message, field)])
-    return [(name, to.lower()) for name, to in found if re.fullmatch(_ADDRESS, to)]
+    return [(name, to.lower()) for name, to in found if re.fullmatch(_ADDRESS, to) and not _is_wrapped(to)]
+
+
+def _is_wrapped(address: str) -> bool:
+    """Whether Exchange has packed an address of another system into this one."""
+    return address.lower().startswith("imcea")

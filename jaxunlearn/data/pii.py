@@ -200,6 +200,23 @@ def _derangement(rng: np.random.Generator, values: Sequence[str], kind: str) -> 
     return mapped
 
 
+def _another(
+    rng: np.random.Generator, facts: Sequence[Fact], i: int, outside: Sequence[int], distinct: set[str], taken: set[str]
+) -> str:
+    """The answer of one of the facts ``outside`` that does not tell what fact i does, invented if there is none."""
+    own = facts[i]
+    nobody = len(distinct) == (own.pii in distinct)
+    while True:
+        if nobody:
+            pii = invented.invent(rng, own.kind, own.person, taken)
+            answer = f" {pii}"
+        else:
+            other = facts[invented.pick(rng, outside)]
+            pii, answer = other.pii, other.answer
+        if pii != own.pii:
+            return answer
+
+
 def substitutes(
     key: PRNGKeyArray,
     facts: Sequence[Fact],
@@ -233,18 +250,13 @@ def substitutes(
     for kind in dict.fromkeys(fact.kind for fact in facts):
         own = [i for i, fact in enumerate(facts) if fact.kind == kind]
         outside = [i for i in own if not known[i]]
+        distinct = {facts[i].pii for i in outside}
         _validate.require(
-            kind in invented.MAKERS or len({facts[i].pii for i in outside}) > 1,
+            kind in invented.MAKERS or len(distinct) > 1,
             f"Expected facts of kind {kind!r}, which cannot be invented, outside the known set; make a smaller share known.",
         )
         for i in own:
-            others = [j for j in outside if facts[j].pii != facts[i].pii]
-            drawn = (
-                facts[invented.pick(rng, others)].answer
-                if others
-                else f" {invented.invent(rng, kind, facts[i].person, taken)}"
-            )
-            answers[i][1:] = [drawn, drawn]
+            answers[i][1:] = [_another(rng, facts, i, outside, distinct, taken)] * 2
         inside = [i for i in own if known[i]]
         if inside:
             for i, j in enumerate(_derangement(rng, [facts[i].answer for i in inside], kind)):

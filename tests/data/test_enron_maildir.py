@@ -61,6 +61,19 @@ def test_pairs_come_from_bodies(maildir, line):
     assert pairs(maildir.read()) == {"Bruno Holdane": BRUNO}
 
 
+def test_headers_as_lotus_and_exchange_leave_them(maildir):
+    wrapped = f"IMCEANOTES-+22Holdane+2C+20Bruno+22@{CLARA.partition('@')[2]}"
+    maildir.write(
+        From=CLARA,
+        X_From="Vanmont, Clara J. </O=XY/OU=NA/CN=RECIPIENTS/CN=CVANMONT>",
+        To=f"{BRUNO}, {wrapped}, team@example.com",
+        X_To=f'"Holdane, Bruno" <{BRUNO}>@XY, Ida Norfell <Ida Norfell/XY@XYgate>, Holdane, Bruno <{wrapped}>, Team',
+    )
+    mail = maildir.read()
+    assert pairs(mail) == {"Clara J Vanmont": CLARA, "Bruno Holdane": BRUNO}
+    assert mail.nodes == (CLARA, BRUNO, "team@example.com")
+
+
 def test_the_most_frequent_pair_is_kept(maildir):
     for n in range(3):
         maildir.write(f"{n}", From=f"Clara Vanmont <{CLARA}>")

@@ -195,6 +195,8 @@ def test_substitutes(corpus):
 def test_where_all_are_known_the_random_answer_is_invented(corpus):
     everything = np.ones(len(corpus.facts), bool)
     answers = pii.substitutes(KEY, corpus.facts, everything)
+    assert all(random != fact.answer for fact, (_, _, random) in zip(corpus.facts, answers))
+    assert all(_kinds.first(random, fact.kind) == random[1:] for fact, (_, _, random) in zip(corpus.facts, answers))
     emails = {fact.answer for fact in corpus.facts if fact.kind == _kinds.EMAIL}
     invented_ones = [random for fact, (_, _, random) in zip(corpus.facts, answers) if fact.kind == _kinds.EMAIL]
     assert not emails & set(invented_ones) and len(set(invented_ones)) == 300
