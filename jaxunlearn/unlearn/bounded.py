@@ -89,7 +89,7 @@ class WeightedAscent(Retaining):
     beta: float = 1.0
     """Exponent of a token's probability p, >= 0; 0 is plain ascent. SatImp takes 5."""
     saturation: float = 0.0
-    """Exponent of 1 - p, >= 0. SatImp takes 1, with gamma .1."""
+    """Exponent of 1 - p, >= 0. SatImp takes 1."""
 
     def __post_init__(self):
         super().__post_init__()
