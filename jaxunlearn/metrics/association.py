@@ -65,8 +65,12 @@ def _take(examples: Any, rows: Array) -> Any:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], examples)
 
 
-def _mapped(fn: Callable[[Any], Any], examples: Any, chunk: int) -> Any:
-    """``fn`` of [b, ...] -> [b, ...] over all examples, a chunk at a time."""
+def mapped(fn: Callable[[Any], Any], examples: Any, chunk: int) -> Any:
+    """``fn`` of a pytree [b, ...] -> arrays [b, ...] over all examples, a chunk at a time.
+
+    Raises:
+        InputError: There are no examples, their numbers differ, or ``chunk`` < 1.
+    """
     size = _size(examples)
     outputs = lax.map(lambda rows: fn(_take(examples, rows)), _rows(size, chunk)[0])
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:size], outputs)
@@ -145,7 +149,7 @@ def association(losses: Losses, params: Any, examples: Any, direction: Any, *, c
         return jax.jvp(lambda p: losses(p, part), (params,), (tangent,))[1]
 
     try:
-        return _wide(_mapped(along, examples, chunk)) * length
+        return _wide(mapped(along, examples, chunk)) * length
     except TypeError as error:
         if "custom_vjp" not in str(error):
             raise
@@ -169,7 +173,7 @@ def association_by_gradients(
 ) -> Float[Array, " n"]:
     """As ``association``, from the gradient of every example: chunk x parameters in memory, but reverse mode alone."""
     directions = jax.tree.map(lambda leaf: leaf[None], direction)
-    return _mapped(lambda part: _dot(_gradients(losses, params, part), directions, 1), examples, chunk)
+    return mapped(lambda part: _dot(_gradients(losses, params, part), directions, 1), examples, chunk)
 
 
 def squared_norms(losses: Losses, params: Any, examples: Any, *, chunk: int = 16) -> Float[Array, " n"]:
@@ -179,7 +183,7 @@ def squared_norms(losses: Losses, params: Any, examples: Any, *, chunk: int = 16
         gradients = _gradients(losses, params, part)
         return _dot(gradients, gradients, 1)
 
-    return _mapped(norms, examples, chunk)
+    return mapped(norms, examples, chunk)
 
 
 def leave_one_out(scores: Float[Array, " n"], squares: Float[Array, " n"]) -> Float[Array, " n"]:
@@ -266,7 +270,7 @@ def projected_gradients(
         gradients = jax.tree.leaves(_gradients(losses, params, part))
         return jnp.concatenate([_project(g, side) for g, side in zip(gradients, sides)], axis=1)
 
-    return _mapped(features, examples, chunk)
+    return mapped(features, examples, chunk)
 
 
 def mean_states(
@@ -302,7 +306,7 @@ def mean_states(
         sums = jnp.einsum("lbtd,bt->bld", states, counts.astype(states.dtype))
         return sums / jnp.maximum(counts.sum(axis=1), 1)[:, None, None]
 
-    return jnp.swapaxes(_mapped(means, (tokens, labels), chunk), 0, 1)
+    return jnp.swapaxes(mapped(means, (tokens, labels), chunk), 0, 1)
 
 
 def representation_association(states: np.ndarray, known: np.ndarray) -> np.ndarray:
