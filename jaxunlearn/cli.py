@@ -1,4 +1,4 @@
-"""The command line: ``jaxunlearn audit | robustness | design | bound | convex | status | report``."""
+"""The command line: ``jaxunlearn audit | robustness | privacy | design | bound | convex | status | report``."""
 
 import contextlib
 import dataclasses
@@ -22,6 +22,7 @@ jaxunlearn {version}: find out whether a model has really forgotten.
 
   jaxunlearn audit DATASET [options]   train, unlearn and bound epsilon, for several methods
   jaxunlearn robustness DATASET [opts] unlearn, then attack the inputs to bring back what was forgotten
+  jaxunlearn privacy DATASET [opts]    unlearn personal data in a language model, then ask for it again
   jaxunlearn design [options]          write down which data are in which run, for runs in any framework
   jaxunlearn bound [options]           bound epsilon from scores that you have already
   jaxunlearn convex [options]          audit certified unlearning on convex losses, beside certificate and truth
@@ -135,6 +136,17 @@ class Report:
     """The page's file. Default: report.html in the directory; of several, report-together.html in the first."""
 
 
+def privacy(arguments: Sequence[str]) -> None:
+    """``jaxunlearn privacy``."""
+    from jaxunlearn.pipeline.privacy import presets, run
+
+    chosen = _parse(tyro.extras.overridable_config_cli, presets.PRESETS, prog="jaxunlearn privacy", args=arguments)
+    if chosen.decoder.weights is None:  # a large model uses all cores by itself
+        use_all_cores()
+    keep_programs()
+    _show_report([run.run(chosen)])
+
+
 def report(arguments: Sequence[str]) -> None:
     """``jaxunlearn report``."""
     chosen = _parse(tyro.cli, Report, prog="jaxunlearn report", args=arguments)
@@ -202,6 +214,7 @@ def status(arguments: Sequence[str]) -> None:
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "audit": audit,
     "robustness": robustness,
+    "privacy": privacy,
     "design": design,
     "bound": bound,
     "convex": convex,
@@ -260,7 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if insist:
             signal.setitimer(signal.ITIMER_REAL, 0)
         bar = "\n" if sys.stderr.isatty() else ""  # a progress bar may stand on the line
-        kept = "; finished chunks are kept, the same command goes on" if words[0] in ("audit", "robustness") else ""
+        kept = "; finished chunks are kept, the same command goes on" if words[0] in ("audit", "robustness", "privacy") else ""
         print(f"{bar}jaxunlearn: interrupted{kept}.", file=sys.stderr, flush=True)
         if arguments is None:  # the program itself: taking down the interpreter under a running computation may crash
             sys.stdout.flush()
