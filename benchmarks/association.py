@@ -53,7 +53,9 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--examples", type=int, default=512)
     parser.add_argument("--chunk", type=int, default=64, help="examples that our jvp takes at once")
     parser.add_argument("--gradient-chunk", type=int, default=32, help="examples that our gradients take at once")
-    parser.add_argument("--peers", nargs="*", default=list(association_peers.PREPARE), choices=association_peers.PREPARE)
+    parser.add_argument(
+        "--peers", nargs="*", default=list(association_peers.PREPARE), choices=association_peers.PREPARE
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--slice", type=float, default=2.0, help="seconds that one measurement should last")
     parser.add_argument("--threads", type=int, default=1, help="cores that both sides are held to; 0: all")

@@ -273,7 +273,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if insist:
             signal.setitimer(signal.ITIMER_REAL, 0)
         bar = "\n" if sys.stderr.isatty() else ""  # a progress bar may stand on the line
-        kept = "; finished chunks are kept, the same command goes on" if words[0] in ("audit", "robustness", "privacy") else ""
+        kept = (
+            "; finished chunks are kept, the same command goes on"
+            if words[0] in ("audit", "robustness", "privacy")
+            else ""
+        )
         print(f"{bar}jaxunlearn: interrupted{kept}.", file=sys.stderr, flush=True)
         if arguments is None:  # the program itself: taking down the interpreter under a running computation may crash
             sys.stdout.flush()

@@ -111,7 +111,9 @@ def test_bfloat16_accumulates_in_float32_and_keeps_tiny_directions(case):
     found = run("association", chunk=4)(params, examples, mean)
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(found, exact, atol=0.03 * np.abs(exact).max())
-    tiny = run("association", chunk=4)(params, examples, jax.tree.map(lambda g: np.asarray(g) * np.float32(1e-25), mean))
+    tiny = run("association", chunk=4)(
+        params, examples, jax.tree.map(lambda g: np.asarray(g) * np.float32(1e-25), mean)
+    )
     np.testing.assert_allclose(np.asarray(tiny, np.float64) * 1e25, found, rtol=1e-2)
 
 
@@ -124,7 +126,9 @@ def test_no_direction_gives_no_association(case):
 def test_temporaries_grow_with_the_chunk_and_not_with_the_examples():
     def temporaries(n, chunk):
         program = jax.jit(partial(assoc.association_by_gradients, linear, chunk=chunk))
-        return program.lower(LINEAR, np.zeros((n, 20), np.float32), LINEAR).compile().memory_analysis().temp_size_in_bytes
+        return (
+            program.lower(LINEAR, np.zeros((n, 20), np.float32), LINEAR).compile().memory_analysis().temp_size_in_bytes
+        )
 
     few, many = temporaries(80, 8), temporaries(640, 8)
     assert many - few < 640 * 16  # rows and results alone

@@ -21,11 +21,11 @@ METHODS = ("retrain", "ga", "ga-gdr", "npo", "npo-gdr", "npo-klr", "dpo-gdr", "i
 class People:
     """The invented people, and the running text that a small model learns to write."""
 
-    forgotten: int = 300
+    forgotten: int = 240
     """People whose data are to be forgotten, known and unknown together, >= 2."""
-    retained: int = 100
+    retained: int = 80
     """People whose data stay, >= 1."""
-    control: int = 50
+    control: int = 40
     """People whom no model has seen; their data are asked for as well, >= 1."""
     sentences: int = 1
     """Sentences of running text about each person that are trained on, 0 to 4."""
@@ -33,7 +33,7 @@ class People:
     """A plain-text file of at least 100 kB to learn English from. Default: grimm_tales.txt in the data folder."""
     characters: int = 240_000
     """Characters of it that are used."""
-    chunks: int = 2000
+    chunks: int = 1600
     """Pieces of the text that are still trained on beside the people, so that it is not forgotten; at most all."""
     held_out: int = 100
     """Pieces that no model sees; perplexity is measured on them."""
@@ -87,11 +87,11 @@ class Decoder:
 class Fitting:
     """How the target model, and the retrained one, learn the people."""
 
-    epochs: int = 10
+    epochs: int = 12
     """Epochs over questions, sentences and pieces of text, >= 1."""
     repeats: int = 4
     """Times that every question comes in an epoch, >= 1: facts are learnt by repetition, text by variety."""
-    batch_size: int = 32
+    batch_size: int = 36
     """Rows a step, >= 1."""
     descent: AdamW = AdamW(peak=3e-3, schedule="cosine")
 

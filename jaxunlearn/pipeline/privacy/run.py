@@ -20,7 +20,7 @@ from jaxunlearn.pipeline.privacy.config import Privacy, identity
 from jaxunlearn.pipeline.privacy.measurements import Arrays, Measurements
 from jaxunlearn.pipeline.privacy.models import BASE, RETRAIN, TARGET, Models
 from jaxunlearn.pipeline.privacy.study import Study, build
-from jaxunlearn.pipeline.privacy.unlearning import Relearning, Unlearning, asked
+from jaxunlearn.pipeline.privacy.unlearning import CURVE_EVERY, Relearning, Unlearning, asked
 from jaxunlearn.pipeline.task import make_unlearner
 from jaxunlearn.pipeline.unlearning import Method
 from jaxunlearn.privacy import FILE, PrivacyRecord
@@ -261,9 +261,9 @@ class _Work:
         rows = self.relearning.scored & self.sets.unknown
         share = (strict & rows).sum(axis=3) / np.maximum(rows.sum(axis=1), 1)
         return {
-            "epochs": list(range(strict.shape[1])),
+            "epochs": list(range(0, CURVE_EVERY * strict.shape[1], CURVE_EVERY)),
             "p3": share.mean(axis=2).T.tolist(),
-            "text_nll": arrays["trace_text_nll"].T.tolist(),
+            "text_nll": arrays["trace_text_nll"][:, ::CURVE_EVERY].T.tolist(),
         }
 
     def _save(self, folder: AnyPath, record: PrivacyRecord, arrays: Arrays) -> None:

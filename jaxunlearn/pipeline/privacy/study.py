@@ -33,7 +33,7 @@ DATA, INITIAL, ORDER, PRETRAINING, TARGET, RETRAINING, UNLEARNING, RECOVERY, KNO
     12
 )
 
-ROW = 40
+ROW = 32
 """Tokens of a row at least: pieces of running text are cut to rows."""
 
 
@@ -203,7 +203,12 @@ class Study:
         """Pieces of text."""
         x = self.words.text[:, None]
         sizes = Sizes(retain=len(x), pool=0, forget=0)
-        fitting = dataclasses.replace(self.config.target, epochs=max(1, self.config.decoder.pretraining))
+        target = self.config.target
+        fitting = dataclasses.replace(
+            target,
+            epochs=max(1, self.config.decoder.pretraining),
+            batch_size=max(1, target.batch_size * self.words.length // x.shape[-1]),  # as many tokens a step
+        )
         return self.engine(_examples(x, x), sizes), self._info(sizes, fitting)
 
     def training(self) -> tuple[Engine, TaskInfo]:
@@ -336,6 +341,7 @@ def build(config: Privacy, devices: Sequence[Any] | None = None, *, runs_per_chu
     else:
         tokenizer = tokens.load(config.decoder.tokenizer or config.decoder.weights)
         from jaxunlearn.models import language_weights
+
         architecture, pretrained = language_weights.load_language_model(config.decoder.weights)
         require(
             tokenizer.vocabulary <= architecture.vocabulary,

@@ -1,5 +1,6 @@
 """A method at work on all seeds of a study: unlearns, stops, is asked, fine-tuned and asked again."""
 
+import contextlib
 import time
 import zlib
 from collections.abc import Callable
@@ -25,6 +26,10 @@ from jaxunlearn.pipeline.privacy.study import Study
 from jaxunlearn.pipeline.progress import Bar
 from jaxunlearn.pipeline.unlearning import Method
 from jaxunlearn.types import Params, Start
+
+
+CURVE_EVERY = 2
+"""Epochs from one point of a curve to the next."""
 
 
 class Relearning:
@@ -108,6 +113,10 @@ def _on_forget(update: Callable[..., Any]) -> Callable[..., Any]:
 
 def _first(params: Params, count: int) -> Params:
     return jax.tree.map(lambda a: a[:count], params)
+
+
+class _Stopped(Exception):
+    """All models of a chunk are where they should stop."""
 
 
 class Unlearning:
@@ -194,12 +203,13 @@ class Unlearning:
         glances: list[Arrays] = []
         recovered: list[np.ndarray] = []
         chosen: Any = None
+        curve = self.name in study.config.curves
         done = np.zeros(len(study.numbers(rows)), bool)
         ended = np.zeros(len(done), int)
 
         def note(now: Params) -> Arrays:
             glances.append(measurements.glance(now, self.known, len(done)))
-            if self.name in study.config.curves:
+            if curve and len(glances) % CURVE_EVERY == 1:
                 recovered.append(relearning(now, rows, last_alone=True)[:, :, 0])
             return glances[-1]
 
@@ -210,13 +220,16 @@ class Unlearning:
             ended[~done] = len(glances) - 1
             if threshold is not None:
                 done[:] |= found["p1_known"] <= threshold
+            if done.all() and not curve:
+                raise _Stopped
 
         note(target)
         for phase, runner in zip(unlearner.phases, self._runners):
             every, stops = steps_per_epoch(phase, self.engine.sizes), {}
             if runner is self._runners[-1]:
                 stops = {step: look for step in (*range(every, runner.total, every), runner.total)}
-            params = runner(runs, params, progress, stops)
+            with contextlib.suppress(_Stopped):
+                params = runner(runs, params, progress, stops)
         trace = {f"trace_{name}": np.stack([g[name][:count] for g in glances], axis=1) for name in glances[0]}
         if recovered:
             trace["curve"] = np.stack(recovered, axis=1)
