@@ -20,7 +20,7 @@ from jaxunlearn.records import as_json
 from jaxunlearn.types import TaskInfo, Unlearner
 from jaxunlearn.unlearn.arithmetic import WHP, TaskVector
 from jaxunlearn.unlearn.ascent import IDA, Ascent
-from jaxunlearn.unlearn.base import SGD
+from jaxunlearn.unlearn.base import SGD, AdamW
 from jaxunlearn.unlearn.bounded import CEU, UNDIAL, SimNPO, WeightedAscent
 from jaxunlearn.unlearn.clipping import Clipping
 from jaxunlearn.unlearn.finetune import Finetune, Retrain
@@ -162,7 +162,7 @@ class Training:
     """Epochs over D(S), >= 1."""
     batch_size: int | None = 64
     """Examples a step in training and unlearning, >= 1; None takes all at once (full-batch descent)."""
-    descent: SGD = SGD()
+    descent: SGD | AdamW = SGD()
 
     def __post_init__(self):
         _validate.at_least(1, epochs=self.epochs)
@@ -199,10 +199,29 @@ class Text:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Decoder:
+    """Sizes of a small Llama and of the byte-pair encoding that is learnt for it."""
+
+    vocabulary: int = 768
+    """Tokens, >= 257."""
+    width: int = 128
+    layers: int = 4
+    heads: int = 4
+    kv_heads: int = 2
+    hidden: int = 336
+    """Units of the feed-forward parts."""
+
+    def __post_init__(self):
+        _validate.at_least(257, vocabulary=self.vocabulary)
+        sizes = ("width", "layers", "heads", "kv_heads", "hidden")
+        _validate.at_least(1, **{name: getattr(self, name) for name in sizes})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Audit:
     """Audit unlearning algorithms: a guaranteed lower bound on epsilon from many train-and-unlearn runs."""
 
-    dataset: tyro.conf.Suppress[Literal["digits", "mnist", "cifar10", "cifar100", "shakespeare"]]
+    dataset: tyro.conf.Suppress[Literal["digits", "mnist", "cifar10", "cifar100", "shakespeare", "people"]]
     """Data set; digits is embedded, the others are read from the folder named by JAXUNLEARN_DATA."""
     methods: tuple[str, ...] = AUDITED
     """Methods to audit: built-in names (beside the default's: rl, salun, l1-sparse, influence), or your own as
@@ -214,8 +233,8 @@ class Audit:
     keep: Literal["none", "final", "all"] = "final"
     """Models that stay on disk at the end. none: neither; not with --population. final: the trained ones. all: the
     unlearned ones as well, in OUT/METHOD/models."""
-    model: Literal["linear", "mlp", "cnn", "gn-cnn", "tinynet", "resnet18-gn", "resnet50-gn", "lstm"] = "mlp"
-    """Architecture; lstm is Shakespeare's."""
+    model: Literal["linear", "mlp", "cnn", "gn-cnn", "tinynet", "resnet18-gn", "resnet50-gn", "lstm", "decoder"] = "mlp"
+    """Architecture; lstm is Shakespeare's, decoder the people's."""
     calibration_runs: int = 50
     """Runs that fit the attack (with the joint and pairwise predictors: per sign vector), >= 2."""
     evaluation_runs: int = 10
@@ -263,7 +282,11 @@ class Audit:
     runs: to try another attack, r or zeta after a look, take another."""
     training: Training = Training()
     text: Text = Text()
+    decoder: Decoder = Decoder(vocabulary=320, width=48, layers=2, heads=2, kv_heads=1, hidden=128)
+    people_retained: int = 40
+    """Of people: invented people of the retain set, with four facts each; as many are held out. >= 1."""
     method: Methods = Methods()
+    language_method: LanguageMethods = LanguageMethods()
     plan: str = "auto"
     """How many runs a device computes at once, and the form of the layers. auto: measured where the job is long enough for
     that to repay. measure: measured. show: measured, printed, and nothing else done. WIDTH or WIDTH:FORM, such as 4:patches:
@@ -319,13 +342,22 @@ class Audit:
             f"Expected model='lstm' with dataset='shakespeare' and only there, got {self.model!r} with {self.dataset!r}.",
         )
         _validate.require(
+            (self.dataset == "people") == (self.model == "decoder"),
+            f"Expected model='decoder' with dataset='people' and only there, got {self.model!r} with {self.dataset!r}.",
+        )
+        _validate.at_least(1, people_retained=self.people_retained)
+        _validate.require(
+            self.dataset != "people" or self.split == "uniform",
+            f"Expected split='uniform' of dataset='people', got {self.split!r}.",
+        )
+        _validate.require(
             self.dataset != "shakespeare" or self.candidate_batch_size == 1 and self.split == "uniform",
             f"Expected candidate_batch_size=1 and split='uniform' of dataset='shakespeare', whose candidates are chunks of "
             f"text, got {self.candidate_batch_size} and {self.split!r}.",
         )
         _validate.require(
-            self.dataset != "shakespeare" or self.signals == ("logit",),
-            f"Expected no other signals with dataset='shakespeare' than its log-likelihood, got {' '.join(self.signals)}; "
+            self.dataset not in ("shakespeare", "people") or self.signals == ("logit",),
+            f"Expected no other signals with dataset={self.dataset!r} than its log-likelihood, got {' '.join(self.signals)}; "
             "leave out signals.",
         )
         self._check_attack()
@@ -502,6 +534,8 @@ def training_identity(config: Audit) -> dict[str, Any]:
     identity = {name: as_json(getattr(config, name)) for name in TRAINING_FIELDS}
     if config.dataset == "shakespeare":
         identity["text"] = as_json(config.text)
+    if config.dataset == "people":
+        identity |= {"decoder": as_json(config.decoder), "people_retained": config.people_retained}
     return _of_sequential(config, {**identity, "designed_calibration": config.predictor != "batchwise"})
 
 
@@ -523,6 +557,15 @@ def _of_sequential(config: Audit, identity: dict[str, Any]) -> dict[str, Any]:
 def attack_terms(config: Audit) -> dict[str, Any]:
     """The attack: bounding the same evaluation runs with another one is a second look at them."""
     return {"variance": config.fit_variance, "attack": config.attack, "signals": list(config.signals)}
+
+
+def resolve(config: Audit, name: str) -> tuple[Callable[[TaskInfo], Unlearner], dict[str, Any]]:
+    """Finds a method of an audit by name; of people, those for language models come first. See ``resolve_method``."""
+    if config.dataset == "people" and name in LANGUAGE_METHOD_NAMES:
+        return resolve_method(name, config.language_method)
+    if config.dataset == "people" and name not in METHOD_NAMES and ":" not in name:
+        _validate.one_of("method", name, (*LANGUAGE_METHOD_NAMES, *METHOD_NAMES))
+    return resolve_method(name, config.method)
 
 
 def resolve_method(

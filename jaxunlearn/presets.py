@@ -2,15 +2,19 @@
 
 import dataclasses
 
-from jaxunlearn.config import Audit, Methods, Text, Training
+from jaxunlearn.config import Audit, LanguageMethods, Methods, Text, Training
+from jaxunlearn.unlearn.arithmetic import WHP, TaskVector
 from jaxunlearn.unlearn.ascent import IDA, Ascent
-from jaxunlearn.unlearn.base import SGD
+from jaxunlearn.unlearn.base import SGD, AdamW
 from jaxunlearn.unlearn.clipping import Clipping
 from jaxunlearn.unlearn.finetune import Finetune
 from jaxunlearn.unlearn.hessian import Hessian
 from jaxunlearn.unlearn.influence import Influence
+from jaxunlearn.unlearn.preference import DPO, GA, NPO
 from jaxunlearn.unlearn.relabel import RandomLabel, SalUn
 from jaxunlearn.unlearn.sparsity import L1Sparse
+from jaxunlearn.unlearn.steering import RAU, RMU
+from jaxunlearn.unlearn.substitution import Substitution
 
 # At the paper's noise (sigma = .02) the certificate asks for 48,004 steps; at .05 five steps prove the same.
 _SMALL_METHODS = Methods(
@@ -51,6 +55,42 @@ def _text_methods(*, epochs: int, descent: SGD, hessian: Hessian) -> Methods:
             descent=descent,
         ),
         hessian=hessian,
+    )
+
+
+def language_methods(rate: float, *, epochs: int, steering: float, strength: float) -> LanguageMethods:
+    """All methods for language models with one learning rate, but for those that steer states.
+
+    Args:
+        rate: Of AdamW.
+        epochs: Over the known forget set.
+        steering: The rate of RMU and RAU.
+        strength: Of the task vector.
+    """
+    plain = {"epochs": epochs, "descent": AdamW(peak=rate)}
+    held = {"retain": "gdr", **plain}
+    near = {"retain": "klr", **plain}
+    return LanguageMethods(
+        ga=GA(**plain),
+        ga_gdr=GA(**held),
+        ga_klr=GA(**near),
+        npo=NPO(**plain),
+        npo_gdr=NPO(**held),
+        npo_klr=NPO(**near),
+        dpo=DPO(**plain),
+        dpo_gdr=DPO(**held),
+        dpo_klr=DPO(**near),
+        task_vector=TaskVector(strength=strength, **plain),
+        rmu=RMU(epochs=epochs, descent=AdamW(peak=steering)),
+        rl=Substitution(substitute="random", **plain),
+        rl_gdr=Substitution(substitute="random", **held),
+        rm=Substitution(substitute="mapped", **plain),
+        rm_gdr=Substitution(substitute="mapped", **held),
+        idk=Substitution(substitute="refusal", **plain),
+        idk_gdr=Substitution(substitute="refusal", **held),
+        whp=WHP(**plain),
+        whp_gdr=WHP(**held),
+        rau=RAU(epochs=epochs, descent=AdamW(peak=steering)),
     )
 
 
@@ -118,6 +158,19 @@ PRESETS: dict[str, tuple[str, Audit]] = {
                 descent=_SMALL_TEXT_DESCENT,
                 hessian=Hessian(samples=2, depth=100, scale=100.0, batch_size=32),
             ),
+        ),
+    ),
+    "people": (
+        "facts about invented people, and a small Llama: minutes on two CPU cores",
+        Audit(
+            dataset="people",
+            model="decoder",
+            methods=("retrain", "finetune", "ga", "ga-gdr", "npo", "idk", "rmu", "rau"),
+            pool_size=200,
+            calibration_runs=40,
+            training=Training(epochs=40, batch_size=32, descent=AdamW(peak=4e-3, schedule="cosine")),
+            method=Methods(finetune=Finetune(epochs=4, descent=AdamW(peak=1e-3))),
+            language_method=language_methods(5e-4, epochs=4, steering=1e-3, strength=2.0),
         ),
     ),
 }

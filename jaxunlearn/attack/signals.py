@@ -9,6 +9,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxunlearn._validate import require
+from jaxunlearn.sequences import scored, sequence_nll
 from jaxunlearn.types import Params
 
 
@@ -37,6 +38,22 @@ def sequence_score(logits: Float[Array, "n t classes"], labels: Int[Array, "n t"
     """
     own = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
     return jnp.mean(own - jax.nn.logsumexp(logits, axis=-1), axis=-1)
+
+
+def answer_score(logits: Float[Array, "n t vocabulary"], labels: Int[Array, "n t"]) -> Float[Array, " n"]:
+    """Log-likelihood of an answer's tokens after its question, in nats and <= 0; higher = more likely still in the model.
+
+    Args:
+        logits: Of the token after each.
+        labels: Aligned with the tokens, negative where not scored.
+    """
+    return -sequence_nll(logits, labels)
+
+
+def answered(logits: Float[Array, "n t vocabulary"], labels: Int[Array, "n t"]) -> Float[Array, " n"]:
+    """1 where every token of an answer is the most probable one, so that it would be given word by word, else 0."""
+    right = (jnp.argmax(logits[:, :-1], axis=-1) == labels[:, 1:]) | ~scored(labels)
+    return jnp.all(right, axis=1).astype(jnp.float32)
 
 
 def loss_score(logits: Float[Array, "n classes"], labels: Int[Array, " n"]) -> Float[Array, " n"]:

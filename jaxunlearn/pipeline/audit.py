@@ -52,7 +52,7 @@ def run(config: configuration.Audit, group: Group | None = None) -> list[AnyPath
     """
     began = time.perf_counter()
     group = group or Group()
-    resolved = {name: configuration.resolve_method(name, config.method) for name in config.methods}
+    resolved = {name: configuration.resolve(config, name) for name in config.methods}
     directory = config.directory
     with contextlib.ExitStack() as stack:
         if group.count > 1:  # the lock first: a command given twice by mistake must not speak for the one that works

@@ -155,7 +155,7 @@ def show(config: configuration.Audit) -> str:
 def _stages(task: Task) -> Iterator[tuple[str, int, PhasesOf]]:
     yield "train", 0, lambda form: [task.info_in(form).train_phase("train")]
     for name in task.config.methods:
-        factory, _ = configuration.resolve_method(name, task.config.method)
+        factory, _ = configuration.resolve(task.config, name)
         yield name, 1, lambda form, name=name, factory=factory: make_unlearner(task.info_in(form), name, factory).phases
 
 
@@ -189,6 +189,7 @@ class _Remembered:
             "training": records.as_json(config.training),
             "model": config.model,
             "text": records.as_json(config.text) if config.model == "lstm" else None,
+            **({"decoder": records.as_json(config.decoder)} if config.model == "decoder" else {}),
             "precision": config.precision,
             "examples": [list(task.data.x.shape), task.data.retain, task.data.outputs],
             "device": mesh.devices.flat[0].device_kind,

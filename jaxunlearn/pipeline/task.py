@@ -15,18 +15,20 @@ from jaxunlearn import config as configuration
 from jaxunlearn._validate import require
 from jaxunlearn.attack import combine, signals
 from jaxunlearn.audit import validity
-from jaxunlearn.data import digits, images, speech, splits
+from jaxunlearn.data import digits, images, pii, speech, splits, tokens
 from jaxunlearn.engine import plan as planning
 from jaxunlearn.engine.population import Engine, Runs, members, pad
 from jaxunlearn.engine.processes import Group
 from jaxunlearn.engine.train import SOURCES, Examples, Sizes
 from jaxunlearn.metrics.accuracy import correct, weighted_mean
-from jaxunlearn.models import convolutional, linear, lstm, resnet
+from jaxunlearn.models import convolutional, linear, lstm, resnet, transformer
 from jaxunlearn.models.base import in_bfloat16
 from jaxunlearn.pipeline.runs import RunTable, make_runs, make_sequential_runs, run_keys
 from jaxunlearn.records import CALIBRATION
+from jaxunlearn.sequences import LanguageModel
 from jaxunlearn.types import Model, Params, Phase, TaskInfo, Unlearner
 from jaxunlearn.unlearn import base
+from jaxunlearn.unlearn.language import answer_loss
 
 CONVOLUTIONAL = ("cnn", "gn-cnn", "tinynet", "resnet18", "resnet18-gn", "resnet50", "resnet50-gn")
 
@@ -58,6 +60,7 @@ def make_model(
     forward_mode: bool = False,
     precision: str = "float32",
     text: configuration.Text | None = None,
+    decoder: configuration.Decoder | None = None,
 ) -> Model:
     """Builds the architecture.
 
@@ -70,6 +73,7 @@ def make_model(
         forward_mode: Whether forward-mode differentiation must go through, which the fastest layers refuse.
         precision: "bfloat16" computes in that; anything else is the engine's business.
         text: Sizes of the LSTM.
+        decoder: Sizes of the decoder.
     """
     layers: Any = "patches" if forward_mode else form or "canonical"
     text = text or configuration.Text()
@@ -94,9 +98,23 @@ def make_model(
             layers=text.layers,
             form="plain" if forward_mode else "hoisted",
         ),
+        "decoder": lambda: transformer.as_model(make_decoder(decoder or configuration.Decoder(), outputs)),
     }
     model = makers[name]()
     return in_bfloat16(model) if precision == "bfloat16" else model
+
+
+def make_decoder(sizes: configuration.Decoder, vocabulary: int, **options: Any) -> LanguageModel:
+    """A small Llama.
+
+    Args:
+        sizes: Its sizes.
+        vocabulary: Tokens that its tokenizer has, which may be fewer than were asked for.
+        options: See ``transformer.language_model``.
+    """
+    given = {field.name: getattr(sizes, field.name) for field in dataclasses.fields(configuration.Decoder)}
+    architecture = transformer.Architecture(family="llama", **given | {"vocabulary": vocabulary})
+    return transformer.language_model(architecture, **options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,6 +144,8 @@ def prepare(config: configuration.Audit, key: PRNGKeyArray) -> Prepared:
     """Loads the data and draws the split."""
     if config.dataset == "shakespeare":
         return _prepare_text(config, key)
+    if config.dataset == "people":
+        return _prepare_people(config, key)
     data = LOADERS[config.dataset]()
     split = splits.make_split(key, data.y, m=config.m, batch_size=config.candidate_batch_size, kind=config.split)
     rows = np.concatenate([split.retain, split.pool])
@@ -264,6 +284,30 @@ def _prepare_text(config: configuration.Audit, key: PRNGKeyArray) -> Prepared:
     )
 
 
+def _prepare_people(config: configuration.Audit, key: PRNGKeyArray) -> Prepared:
+    """Facts about invented people, all variants: those who stay first, then the candidates, person by person."""
+    kinds = len(pii.KINDS)
+    candidates = -(-config.pool_size // kinds)
+    everyone = pii.people(key, config.people_retained + candidates)
+    unseen = pii.people(jax.random.fold_in(key, 1), config.people_retained, avoid=everyone)
+    retain = config.people_retained * kinds
+    facts = everyone.facts[: retain + config.pool_size]
+    tokenizer = tokens.train_bpe([fact.prompt + fact.answer for fact in everyone.facts], config.decoder.vocabulary)
+    others = pii.substitutes(jax.random.fold_in(key, 2), facts, np.arange(len(facts)) >= retain)
+    rows = tokens.encode_facts(tokenizer, facts, None, others)
+    test = tokens.encode_facts(tokenizer, unseen.facts)
+    x_test, y_test = (np.repeat(part, rows.tokens.shape[1], axis=1) for part in (test.tokens, test.labels))
+    return Prepared(
+        x=rows.tokens,
+        y=rows.labels,
+        x_test=x_test,
+        y_test=y_test,
+        retain=retain,
+        batch_size=config.candidate_batch_size,
+        outputs=tokenizer.vocabulary,
+    )
+
+
 def build(
     config: configuration.Audit, devices=None, *, group: Group | None = None, runs_per_chunk: int | None = None
 ) -> Task:
@@ -332,9 +376,20 @@ def build(
 def make_info(config: configuration.Audit, data: Prepared, form: str, sizes: Sizes) -> TaskInfo:
     """What methods are told of the task, with the model's layers in the given form."""
     make = partial(
-        make_model, config.model, data.x.shape[1:], data.outputs, precision=config.precision, text=config.text
+        make_model,
+        config.model,
+        data.x.shape[1:],
+        data.outputs,
+        precision=config.precision,
+        text=config.text,
+        decoder=config.decoder,
     )
-    info = info_of(make, form, sizes, config.training)
+    language = None
+    if config.model == "decoder":
+        dtype = "bfloat16" if config.precision == "bfloat16" else "float32"
+        language = make_decoder(config.decoder, data.outputs, dtype=dtype)
+        make = lambda **options: transformer.as_model(language)  # noqa: E731 - which computes in its own precision
+    info = info_of(make, form, sizes, config.training, language)
     require(
         info.training_loss is None,
         f"Expected a model with one mode in an audit, got model={config.model!r} with BatchNorm; use '{config.model}-gn'.",
@@ -342,7 +397,13 @@ def make_info(config: configuration.Audit, data: Prepared, form: str, sizes: Siz
     return info
 
 
-def info_of(make: Callable[..., Model], form: str, sizes: Sizes, training: configuration.Training) -> TaskInfo:
+def info_of(
+    make: Callable[..., Model],
+    form: str,
+    sizes: Sizes,
+    training: configuration.Training,
+    language: LanguageModel | None = None,
+) -> TaskInfo:
     """What methods are told of a task.
 
     Args:
@@ -350,9 +411,10 @@ def info_of(make: Callable[..., Model], form: str, sizes: Sizes, training: confi
         form: Form of the model's layers.
         sizes: Counts of examples.
         training: How the models are trained.
+        language: The decoder, of a language task, whose loss is that of true answers.
     """
     model = make(form=form)
-    loss = base.cross_entropy(model)
+    loss = base.cross_entropy(model) if language is None else answer_loss(language)
     training_loss = None if model.train is None else base.training_loss(model)
     batch_size = sizes.of("train") if training.batch_size is None else training.batch_size
 
@@ -374,8 +436,9 @@ def info_of(make: Callable[..., Model], form: str, sizes: Sizes, training: confi
         train_phase,
         train_epochs=training.epochs,
         descent=training.descent,
-        curvature_loss=base.cross_entropy(make(forward_mode=True)),
+        curvature_loss=base.cross_entropy(make(forward_mode=True)) if language is None else loss,
         training_loss=training_loss,
+        language=language,
     )
 
 
@@ -388,6 +451,10 @@ def make_score(config: configuration.Audit, model: Model, sizes: Sizes, data: Pr
 
     def measure(params, x, y):
         logits = model.apply(params, x)
+        if config.model == "decoder":
+            answers = y[:, 0]
+            named = {"logit": signals.answer_score(logits, answers)}
+            return named, signals.answered(logits, answers)
         if sequences:
             named = {"logit": signals.sequence_score(logits, y)}
         else:

@@ -19,7 +19,7 @@ from jaxunlearn.pipeline.population import PopulationTrainer, finite, models_sto
 from jaxunlearn.pipeline.progress import Bar
 from jaxunlearn.pipeline.task import UNLEARNING, Task, make_unlearner
 from jaxunlearn.records import ScoreRecord
-from jaxunlearn.types import Params, Phase, TaskInfo, Unlearner
+from jaxunlearn.types import Params, Phase, Start, TaskInfo, Unlearner
 
 Part = dict[str, np.ndarray]
 """A chunk's scores, accuracies and failures by name, those of models on the way under a prefix, and the seconds spent."""
@@ -196,7 +196,11 @@ class MethodRuns:
             part["seconds"] = np.zeros(2)
             began = time.perf_counter()
             population = self.trainer.population
-            params = task.initial(rows) if unlearner.from_scratch else population.load(number, rows, unlearner.rewind)
+            params: Any = (
+                task.initial(rows) if unlearner.from_scratch else population.load(number, rows, unlearner.rewind)
+            )
+            if unlearner.with_initial:
+                params = Start(params, task.initial(rows))
             before = 0
             for phase, runner in zip(unlearner.phases, self._runners):
                 end = before + total_steps(phase, task.engine.sizes)

@@ -4,7 +4,7 @@ import dataclasses
 
 from jaxunlearn import _validate
 from jaxunlearn.types import TaskInfo, Unlearner
-from jaxunlearn.unlearn.base import SGD
+from jaxunlearn.unlearn.base import SGD, AdamW
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class Finetune:
 
     epochs: int = 20
     """Epochs over the retain set, >= 1."""
-    descent: SGD = SGD()
+    descent: SGD | AdamW = SGD()
 
     def __post_init__(self):
         _validate.at_least(1, epochs=self.epochs)

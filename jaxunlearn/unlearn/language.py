@@ -78,6 +78,16 @@ def nll(logits: Float[Array, "b t v"], batch: Batch, reduction: Reduction = "tok
     return reduce(token_nll(logits, batch.y), batch.y, batch.weight, reduction)
 
 
+def answer_loss(model: LanguageModel) -> Callable[[Params, Batch], Float[Array, ""]]:
+    """``(params, batch of all variants) -> scalar``: mean -log p of a scored token of the true answers, in nats."""
+
+    def loss(params: Params, batch: Batch) -> Float[Array, ""]:
+        own = variant(batch, "answer")
+        return nll(model.logits(params, own.x), own)
+
+    return loss
+
+
 def sequence_mean(values: Float[Array, " b"], weight: Float[Array, " b"]) -> Float[Array, ""]:
     """Mean over the real sequences of a batch."""
     return jnp.sum(weight * values) / jnp.maximum(jnp.sum(weight), 1.0)

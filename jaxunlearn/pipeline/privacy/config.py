@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from jaxunlearn import _validate
+from jaxunlearn import config as configuration
 from jaxunlearn._options import UNSAID, PathOption
 from jaxunlearn._paths import AnyPath, as_path
 from jaxunlearn.config import LanguageMethods
@@ -59,7 +60,7 @@ class Tofu:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Decoder:
+class Decoder(configuration.Decoder):
     """The language model: a small Llama that is trained here, or pretrained weights."""
 
     weights: Annotated[PathOption | None, UNSAID] = None
@@ -67,14 +68,6 @@ class Decoder:
     count then."""
     tokenizer: Annotated[PathOption | None, UNSAID] = None
     """Its tokenizer, if not beside the weights: a tokenizer.json, its folder, or a llama2.c tokenizer .bin."""
-    vocabulary: int = 768
-    """Tokens of the byte-pair encoding that is learnt from the data, >= 257."""
-    width: int = 128
-    layers: int = 4
-    heads: int = 4
-    kv_heads: int = 2
-    hidden: int = 336
-    """Units of the feed-forward parts."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """What matrix products are computed in; weights and losses are float32."""
     remat: bool = False
@@ -202,8 +195,8 @@ class Privacy:
         )
         _validate.require(
             self.dataset == "people" or self.decoder.weights is not None,
-            f"Expected --decoder.weights with {self.dataset}: a model that is trained here from nothing knows no English; name "
-            "a folder or file of pretrained weights.",
+            f"Expected --decoder.weights with {self.dataset}: a model that is trained here from nothing knows no English; "
+            "name a folder or file of pretrained weights.",
         )
 
     @property

@@ -10,6 +10,7 @@ from jax import lax
 
 from jaxunlearn._validate import require
 from jaxunlearn.attack.quantisation import quantise
+from jaxunlearn.attack.signals import answer_score, answered
 from jaxunlearn.metrics import association
 from jaxunlearn.pipeline.privacy.study import Study
 from jaxunlearn.sequences import IGNORED, scored, token_nll
@@ -48,11 +49,7 @@ class Measurements:
         def private(params, tokens, labels):
             """Of each row: log p of its private tokens, how many there are, and whether greedy reading gets all right."""
             logits = language.logits(params, tokens)
-            right = (jnp.argmax(logits[:, :-1], axis=-1) == labels[:, 1:]) | ~scored(labels)
-            return {
-                "log_p": -token_nll(logits, labels).sum(axis=1),
-                "read": right.all(axis=1),
-            }
+            return {"log_p": answer_score(logits, labels), "read": answered(logits, labels) > 0}
 
         def of_facts(params, tokens, labels):
             return in_blocks(partial(private, params), BLOCK, tokens, labels)

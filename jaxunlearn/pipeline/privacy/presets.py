@@ -2,45 +2,12 @@
 
 import dataclasses
 
-from jaxunlearn.config import LanguageMethods
 from jaxunlearn.pipeline.privacy.config import Decoder, Fitting, People, Privacy, Recovery
-from jaxunlearn.unlearn.arithmetic import WHP, TaskVector
+from jaxunlearn.presets import language_methods
 from jaxunlearn.unlearn.base import AdamW
-from jaxunlearn.unlearn.preference import DPO, GA, NPO
-from jaxunlearn.unlearn.steering import RAU, RMU
-from jaxunlearn.unlearn.substitution import Substitution
 
 
-def _methods(rate: float, *, epochs: int, steering: float, strength: float) -> LanguageMethods:
-    """All methods with one learning rate, but for those that move states."""
-    plain = {"epochs": epochs, "descent": AdamW(peak=rate)}
-    held = {"retain": "gdr", **plain}
-    near = {"retain": "klr", **plain}
-    return LanguageMethods(
-        ga=GA(**plain),
-        ga_gdr=GA(**held),
-        ga_klr=GA(**near),
-        npo=NPO(**plain),
-        npo_gdr=NPO(**held),
-        npo_klr=NPO(**near),
-        dpo=DPO(**plain),
-        dpo_gdr=DPO(**held),
-        dpo_klr=DPO(**near),
-        task_vector=TaskVector(strength=strength, **plain),
-        rmu=RMU(epochs=epochs, descent=AdamW(peak=steering)),
-        rl=Substitution(substitute="random", **plain),
-        rl_gdr=Substitution(substitute="random", **held),
-        rm=Substitution(substitute="mapped", **plain),
-        rm_gdr=Substitution(substitute="mapped", **held),
-        idk=Substitution(substitute="refusal", **plain),
-        idk_gdr=Substitution(substitute="refusal", **held),
-        whp=WHP(**plain),
-        whp_gdr=WHP(**held),
-        rau=RAU(epochs=epochs, descent=AdamW(peak=steering)),
-    )
-
-
-_PEOPLE = Privacy(dataset="people", method=_methods(1e-4, epochs=8, steering=3e-4, strength=5.0))
+_PEOPLE = Privacy(dataset="people", method=language_methods(1e-4, epochs=8, steering=3e-4, strength=5.0))
 
 PRESETS: dict[str, tuple[str, Privacy]] = {
     "people": ("400 invented people and a small Llama that is trained here: half an hour on two CPU cores", _PEOPLE),

@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -25,8 +25,10 @@ from jaxunlearn.pipeline.privacy import material as materials
 from jaxunlearn.pipeline.privacy.config import Fitting, Privacy
 from jaxunlearn.pipeline.privacy.material import Material
 from jaxunlearn.pipeline.runs import run_keys
-from jaxunlearn.sequences import VARIANTS, LanguageModel, reduce, token_nll
+from jaxunlearn.pipeline.task import make_decoder
+from jaxunlearn.sequences import VARIANTS, LanguageModel
 from jaxunlearn.types import Batch, Params, TaskInfo
+from jaxunlearn.unlearn.language import answer_loss
 
 # Numbers folded into the root key, one per purpose; a new purpose takes a new number.
 DATA, INITIAL, ORDER, PRETRAINING, TARGET, RETRAINING, UNLEARNING, RECOVERY, KNOWN, SUBSTITUTES, SHOWN, DRAWS = range(
@@ -171,10 +173,10 @@ class Study:
             memory=planning.device_memory(self.mesh),
         )
 
-    def loss(self, params: Params, batch: Batch) -> jax.Array:
-        """Mean of -log p over the scored tokens of a batch's true answers, in nats."""
-        labels = batch.y[:, 0]
-        return reduce(token_nll(self.language.logits(params, batch.x[:, 0]), labels), labels, batch.weight)
+    @cached_property
+    def loss(self) -> Callable[[Params, Batch], jax.Array]:
+        """Mean -log p of the scored tokens of a batch's true answers, in nats."""
+        return answer_loss(self.language)
 
     def _info(self, sizes: Sizes, fitting: Fitting) -> TaskInfo:
         def train_phase(source):
@@ -324,20 +326,10 @@ def build(config: Privacy, devices: Sequence[Any] | None = None, *, runs_per_chu
     if large and runs_per_chunk is None:
         runs_per_chunk = min(config.seeds, mesh.shape[planning.AXIS])
     plan = planning.choose(mesh, config.seeds, width=1 if large else None, runs_per_chunk=runs_per_chunk)
-    make = {"dtype": config.decoder.precision, "remat": config.decoder.remat}
+    make: Any = {"dtype": config.decoder.precision, "remat": config.decoder.remat}
     if config.decoder.weights is None:
         tokenizer = _learnt(config, material)
-        d = config.decoder
-        architecture = transformer.Architecture(
-            family="llama",
-            vocabulary=tokenizer.vocabulary,
-            width=d.width,
-            layers=d.layers,
-            heads=d.heads,
-            kv_heads=d.kv_heads,
-            hidden=d.hidden,
-        )
-        pretrained = None
+        language, pretrained = make_decoder(config.decoder, tokenizer.vocabulary, **make), None
     else:
         tokenizer = tokens.load(config.decoder.tokenizer or config.decoder.weights)
         from jaxunlearn.models import language_weights
@@ -348,8 +340,8 @@ def build(config: Privacy, devices: Sequence[Any] | None = None, *, runs_per_chu
             f"Expected a tokenizer of at most {architecture.vocabulary} ids for {config.decoder.weights}, got one of "
             f"{tokenizer.vocabulary}; name the model's own by decoder.tokenizer.",
         )
+        language = transformer.language_model(architecture, **make)
     words = _tokenised(config, material, tokenizer)
-    language = transformer.language_model(architecture, **make)
     return Study(config, material, words, language, pretrained, mesh, plan, root)
 
 

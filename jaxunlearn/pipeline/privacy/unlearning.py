@@ -27,7 +27,6 @@ from jaxunlearn.pipeline.progress import Bar
 from jaxunlearn.pipeline.unlearning import Method
 from jaxunlearn.types import Params, Start
 
-
 CURVE_EVERY = 2
 """Epochs from one point of a curve to the next."""
 
@@ -57,7 +56,7 @@ class Relearning:
         self._member = drawn[:, trained]
         sizes = self._engine.sizes
         phase = recovery.descent.phase(
-            lambda params, batch: study.loss(params, batch),
+            study.loss,
             source="forget",
             size=sizes.forget,
             epochs=recovery.epochs[-1],
