@@ -1,6 +1,5 @@
 """Methods for language models on a decoder of a few hundred weights: single steps by hand, what moves, the battery."""
 
-import dataclasses
 import functools
 
 import jax
@@ -169,10 +168,14 @@ def test_one_mean_over_both_sets_weighs_them_by_their_tokens():
 
 
 def test_reference_computed_once_equals_a_frozen_copy():
-    configs = [NPO(**SMALL), DPO(retain="klr", **SMALL), RAU(retain="none", **SMALL), RAU(retain="klr", **SMALL)]
-    cached = at_once(whole, *configs)
-    assert_equal(cached, at_once(whole, *(dataclasses.replace(config, cached=False) for config in configs)))
-    assert max(np.abs(a).max() for a in jax.tree.leaves(moved(cached[0]))) > 0.01
+    options = {"batch_size": 4, "descent": AdamW(peak=1e-2)}
+    methods = ((NPO, "klr"), (DPO, "none"), (RAU, "none"))
+    configs = [
+        method(cached=cached, retain=retain, **options) for cached in (True, False) for method, retain in methods
+    ]
+    afters = at_once(lambda config: steps(config, 3), *configs)
+    assert_equal(afters[:3], afters[3:])
+    assert all(np.abs(moved(after)["embedding"]).max() > 0.01 for after in afters)
 
 
 def changed(after):
@@ -185,16 +188,13 @@ def changed(after):
 
 
 def test_what_is_not_trained_stays_to_the_last_bit():
-    rough = {"descent": AdamW(peak=0.1, weight_decay=0.1), "batch_size": 4, "retain": "gdr"}
-    tokens = set((np.unique(X) + 1).tolist())
+    rough = {"descent": AdamW(peak=0.1, weight_decay=0.1), "batch_size": 4}
     all_blocks = {1, 2, 3, 4}
     expected = [
         (Trained(), {"embedding", "output", "blocks.up.weight", "blocks.up.bias", "blocks.down.weight"}, all_blocks),
         (Trained(blocks=(2, 4)), {"blocks.up.weight", "blocks.up.bias", "blocks.down.weight"}, {2, 4}),
         (Trained(blocks=(3,), matrices=("up.weight",)), {"blocks.up.weight"}, {3}),
-        (Trained(matrices=("up",)), {"blocks.up.weight", "blocks.up.bias"}, all_blocks),
-        (Trained(blocks=(0,)), {"embedding"}, tokens),
-        (Trained(blocks=(LAYERS + 1,)), {"output"}, None),
+        (Trained(blocks=(0, LAYERS + 1)), {"embedding", "output"}, None),
         (Trained(adapter_rank=2), {"blocks.up.weight", "blocks.down.weight"}, all_blocks),
         (Trained(adapter_rank=2, blocks=(1,), matrices=("down",)), {"blocks.down.weight"}, {1}),
     ]
@@ -276,22 +276,21 @@ def test_anchors_are_the_model_before_fine_tuning():
     assert later < 0.5 * before
     assert "output" not in changed(after)  # blocks after the last anchored one have no gradient
     assert not any(4 in where for name, where in changed(after).items() if name.startswith("blocks"))
-    unchanged = whole(RAU(**options), Start(TRAINED, TRAINED))
+    unchanged = at_once(lambda config: whole(config, Start(TRAINED, TRAINED)), RAU(epochs=1, **options))[0]
     assert_equal(unchanged, TRAINED, atol=1e-6)
 
 
 def test_the_task_vector_turns_what_training_adds():
-    none, one, two, r = at_once(
-        whole,
-        *(TaskVector(strength=strength, **SMALL) for strength in (0.0, 1.0, 2.0)),
-        GA(gamma=1.0, **SMALL),
-    )
+    row = variant(FORGET, "answer")
+
+    def compute(strength):
+        after = steps(TaskVector(strength=strength, descent=AdamW(peak=1e-2), batch_size=4), 3)
+        return after, nll(DECODER.logits(after, row.x), row)
+
+    (none, before), (one, later), (two, _) = at_once(compute, 0.0, 1.0, 2.0)
     assert_equal(none, TRAINED, rtol=0, atol=0)
     assert_equal(moved(two), jax.tree.map(lambda a: 2 * a, moved(one)), atol=1e-4)
-    # To first order that is ascent: both lower the likelihood of the known set.
-    row = variant(FORGET._replace(weight=np.ones(4, np.float32)), "answer")
-    before, after, ascent = (float(nll(DECODER.logits(p, row.x), row)) for p in (TRAINED, one, r))
-    assert after > before and ascent > before
+    assert later > before
 
 
 def test_labels_that_whp_guesses():
@@ -301,7 +300,7 @@ def test_labels_that_whp_guesses():
         return config.build(TASK).phases[1].reference(start, X, Y)
 
     kept, guessed = at_once(labels, WHP(strength=0.0), WHP(strength=2.0, mixing="probabilities"))
-    logits, other = (np.asarray(DECODER.logits(p, X[:, 0])) for p in (TRAINED, BASE))
+    logits, other = at_once(lambda params: DECODER.logits(params, X[:, 0]), TRAINED, BASE)
     scored = Y[:, 0] >= 0
     np.testing.assert_array_equal(kept >= 0, scored)
     np.testing.assert_array_equal(kept[:, 1:][scored[:, 1:]], logits.argmax(-1)[:, :-1][scored[:, 1:]])
@@ -311,12 +310,11 @@ def test_labels_that_whp_guesses():
 
     reference = WHP(strength=0.0, labels="sample").build(TASK).phases[1].reference
     twice, y = X[np.array([0, 0, 1])], Y[np.array([0, 0, 1])]
-    drawn = jax.jit(jax.vmap(lambda seed: reference(Reinforced(TRAINED, BASE, seed), twice, y)))(jnp.arange(4000))
+    drawn = at_once(jax.vmap(lambda seed: reference(Reinforced(TRAINED, BASE, seed), twice, y)), jnp.arange(4000))[0]
     np.testing.assert_array_equal(drawn[:, 0], drawn[:, 1])  # a row's labels depend on its tokens and the run
-    counts = np.bincount(np.asarray(drawn[:, 0, 2]), minlength=VOCABULARY) / 4000
+    counts = np.bincount(drawn[:, 0, 2], minlength=VOCABULARY) / 4000
     np.testing.assert_allclose(counts, p[0, 1], atol=0.04)
-    first, second = np.asarray(drawn[:, 0, 2]), np.asarray(drawn[:, 2, 2])
-    agreed = np.mean(first == second)
+    agreed = np.mean(drawn[:, 0, 2] == drawn[:, 2, 2])
     assert abs(agreed - (p[0, 1] * p[1, 1]).sum()) < 0.04  # independent between rows
 
 
@@ -396,12 +394,8 @@ def unlearn(name, *, devices=1, width=1, seed=3, signs=SIGNS, x=X):
     return jax.tree.map(np.asarray, params)
 
 
-FAST = {"rau"}  # to compile is what costs; it has a reference, a companion and the model before fine-tuning
-
-
-@pytest.mark.parametrize(
-    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in METHODS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
 def test_battery_of_language_methods(name):
     first = unlearn(name)
     assert all(np.isfinite(leaf).all() and leaf.dtype == np.float32 for leaf in jax.tree.leaves(first))
@@ -413,8 +407,7 @@ def test_battery_of_language_methods(name):
     before = len(traces)
     assert before <= 3 * len(compiled(name, 1, 1)[2])
     assert_equal(first, unlearn(name), rtol=0, atol=0)
-    assert_equal(first, unlearn(name, width=4), rtol=3e-5, atol=3e-5)
-    assert_equal(first, unlearn(name, devices=4), rtol=3e-5, atol=3e-5)
+    assert_equal(first, unlearn(name, devices=2, width=2), rtol=3e-5, atol=3e-5)  # spread over devices, vmapped on each
     other = unlearn(name, seed=4)
     same = all((a == b).all() for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(other)))
     assert same == (name not in NOISY)
