@@ -16,7 +16,13 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxunlearn import _validate
 from jaxunlearn.sequences import IGNORED, LanguageModel, Reduction, reduce
 from jaxunlearn.types import Batch, Params, TaskInfo, Unlearner
-from jaxunlearn.unlearn.language import Given, LanguageDescent, Retaining, Seen, Trained, decoder, variant
+from jaxunlearn.unlearn.language import Given, LanguageDescent, Retaining, Seen, decoder, variant
+from jaxunlearn.unlearn.parts import Trained
+
+_ANCHORS = (
+    "RAU anchors the states of the model that is trained; the PrivUn paper's formula names the target's, which stay as they "
+    "are. It leaves the weights of blocks and the retain loss open."
+)
 
 Positions = Literal["answer", "prediction", "all"]
 Distance = Literal["mean", "squared_norm"]
@@ -240,7 +246,7 @@ class RAU(Retaining):
             reference=reference if self.cached else None,
             constant=lambda key, start: () if self.cached else start.initial,
         )
-        return Unlearner((phase,), notes=self.notes, with_initial=True)
+        return Unlearner((phase,), notes=(_ANCHORS, *self.notes), with_initial=True)
 
     def _loss(
         self, model: LanguageModel, first: int, weights: tuple[float, ...], anchors
