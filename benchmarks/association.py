@@ -1,7 +1,7 @@
 """Gradient association beside torch.func: every example's gradient times one direction, of a small decoder.
 
-Command: ``python benchmarks/association.py [--json FILE] [--examples 512] [--rounds 5] [--threads 1]
-[--peers whole gradients jvp]``
+Command: ``python benchmarks/association.py [--json FILE] [--tokens 16 32] [--examples 512] [--rounds 5]
+[--threads 1] [--peers whole gradients jvp]``
 
 Both sides have one GPT-2 of 2.8 million parameters with the same weights, sum -log p over the second half of each sequence,
 and take the mean gradient of all examples as direction; it stops unless losses and associations agree to 1e-4 of the largest.
@@ -24,10 +24,11 @@ import numpy as np
 import peers
 from cases import machine, median_ratio, processor, render, save
 
-SIZES = {"vocabulary": 768, "width": 192, "layers": 6, "heads": 6, "context": 32}
+SIZES = {"vocabulary": 768, "width": 192, "layers": 6, "heads": 6}
 AGREE = 1e-4
 OURS = ("jvp", "gradients", "forward")
 COLUMNS = {
+    "tokens": "tokens",
     "ours_jvp": "ours, jvp",
     "ours_gradients": "ours, gradients",
     "ours_forward": "ours, forward alone",
@@ -40,6 +41,7 @@ COLUMNS = {
     "ratio_jvp": "ours, jvp / torch jvp",
 }
 MEMORY = {
+    "tokens": "tokens",
     "megabytes_jvp": "ours, jvp, MB",
     "megabytes_gradients": "ours, gradients, MB",
     "megabytes_torch_whole": "torch vmap(grad), MB",
@@ -50,6 +52,7 @@ MEMORY = {
 
 def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", nargs="+", type=int, default=[16, 32], help="of a sequence; a row each")
     parser.add_argument("--examples", type=int, default=512)
     parser.add_argument("--chunk", type=int, default=64, help="examples that our jvp takes at once")
     parser.add_argument("--gradient-chunk", type=int, default=32, help="examples that our gradients take at once")
@@ -64,18 +67,22 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def make_job(examples: int) -> association_peers.Job:
+def decoder(tokens: int):
+    from jaxunlearn.models import transformer
+
+    return transformer.language_model(transformer.Architecture(family="gpt2", context=tokens, **SIZES))
+
+
+def make_job(examples: int, length: int) -> association_peers.Job:
     """The weights of a random decoder, and random sequences whose second halves are scored."""
     import jax
 
-    from jaxunlearn.models import transformer
-
-    model = transformer.language_model(transformer.Architecture(family="gpt2", **SIZES))
+    model = decoder(length)
     params = jax.tree.map(np.asarray, jax.jit(model.init)(jax.random.key(0)))
     rng = np.random.default_rng(0)
     params = jax.tree.map(lambda a: a + 0.02 * rng.normal(size=a.shape).astype(np.float32), params)  # no bias is 0
-    tokens = rng.integers(0, SIZES["vocabulary"], (examples, SIZES["context"])).astype(np.int32)
-    labels = np.where(np.arange(SIZES["context"])[None] >= SIZES["context"] // 2, tokens, -100).astype(np.int32)
+    tokens = rng.integers(0, SIZES["vocabulary"], (examples, length)).astype(np.int32)
+    labels = np.where(np.arange(length)[None] >= length // 2, tokens, -100).astype(np.int32)
     return association_peers.Job(params, SIZES["heads"], tokens, labels)
 
 
@@ -86,10 +93,8 @@ class Ours:
         import jax
 
         from jaxunlearn.metrics import association as assoc
-        from jaxunlearn.models import transformer
 
-        model = transformer.language_model(transformer.Architecture(family="gpt2", **SIZES))
-        losses = assoc.token_losses(model)
+        losses = assoc.token_losses(decoder(job.tokens.shape[1]))
         params, examples = jax.device_put((job.params, (job.tokens, job.labels)))
         mean = jax.jit(partial(assoc.mean_gradient, losses, chunk=options.gradient_chunk))
         self.direction = jax.block_until_ready(mean(params, examples))
@@ -126,9 +131,9 @@ def same(name: str, found: np.ndarray, expected: np.ndarray) -> None:
         raise SystemExit(f"Expected {name} to agree with ours to {AGREE} of the largest, got a gap of {gap:.2g}.")
 
 
-def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """The row."""
-    job = make_job(options.examples)
+def measure(options: argparse.Namespace, tokens: int) -> dict[str, Any]:
+    """The row of a length."""
+    job = make_job(options.examples, tokens)
     mine = Ours(job, options)
     same("our gradients", mine.values["gradients"], mine.values["jvp"])
     direction = association_peers.to_host(mine.direction)
@@ -155,7 +160,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             samples[name].append(peer.measure(options.slice))
     for peer in others.values():
         peer.close()
-    row: dict[str, Any] = {"parameters": sum(a.size for a in association_peers.leaves(job.params))}
+    row: dict[str, Any] = {"tokens": tokens, "parameters": sum(a.size for a in association_peers.leaves(job.params))}
     row |= {"examples": options.examples, "chunk": options.chunk, "threads": threads}
     row |= {side: statistics.median(values) for side, values in samples.items()}
     row["forwards"] = median_ratio(samples["ours_forward"], samples["ours_jvp"])
@@ -176,11 +181,17 @@ def main(arguments: list[str] | None = None) -> None:
         f"{processor()}, {about['devices']}, jax {about['jax']}, {options.rounds} rounds, load {about['load']}",
         flush=True,
     )
-    row = measure(options) | about
-    save(options.json, [row])
-    print(f"\n{row['parameters'] / 1e6:.2f} M parameters, {row['examples']} examples; examples a second, medians\n")
+    rows = []
+    for tokens in options.tokens:
+        rows.append(measure(options, tokens) | about)
+        save(options.json, rows)
+        print(tokens, f"{rows[-1]['ours_jvp']:,.0f} examples/s", flush=True)
+    print(
+        f"\n{rows[0]['parameters'] / 1e6:.2f} M parameters, {options.examples} examples; examples a second, medians\n"
+    )
     for columns in (COLUMNS, MEMORY):
-        print(render([row], {key: head for key, head in columns.items() if row.get(key) is not None}), end="\n\n")
+        kept = {key: head for key, head in columns.items() if any(row.get(key) is not None for row in rows)}
+        print(render(rows, kept), end="\n\n")
 
 
 if __name__ == "__main__":
