@@ -1,6 +1,7 @@
 """Ready configurations, one for each data set and size; ``jaxunlearn audit NAME`` starts from one of them."""
 
 import dataclasses
+from typing import Any
 
 from jaxunlearn.config import Audit, LanguageMethods, Methods, Text, Training
 from jaxunlearn.unlearn.arithmetic import WHP, TaskVector
@@ -67,9 +68,9 @@ def language_methods(rate: float, *, epochs: int, steering: float, strength: flo
         steering: The rate of RMU and RAU.
         strength: Of the task vector.
     """
-    plain = {"epochs": epochs, "descent": AdamW(peak=rate)}
-    held = {"retain": "gdr", **plain}
-    near = {"retain": "klr", **plain}
+    plain: Any = {"epochs": epochs, "descent": AdamW(peak=rate)}
+    held: Any = {"retain": "gdr", **plain}
+    near: Any = {"retain": "klr", **plain}
     return LanguageMethods(
         ga=GA(**plain),
         ga_gdr=GA(**held),

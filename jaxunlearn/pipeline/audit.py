@@ -26,7 +26,7 @@ from jaxunlearn.pipeline.population import PopulationTrainer
 from jaxunlearn.pipeline.task import Task, build, make_unlearner
 from jaxunlearn.pipeline.unlearning import Method, MethodRuns
 from jaxunlearn.records import BoundRecord, ScoreRecord
-from jaxunlearn.types import Unlearner
+from jaxunlearn.types import Start, Unlearner
 
 PACKAGES = ("jaxunlearn", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scipy", "scikit-learn")
 RESULTS = ("bound.json", "scores.npz", "robustness.json", "attacked.npz", "chunks", "models")
@@ -283,7 +283,10 @@ def check_trajectory(task: Task, name: str, unlearner: Unlearner) -> None:
         InputError: A step is not below the method's steps, or lies in a phase that hands on more than parameters.
     """
     structure = jax.tree.structure(task.parameter_shapes)
-    shapes, total = task.parameter_shapes, 0
+    shapes: Any = task.parameter_shapes
+    total = 0
+    if unlearner.with_initial:
+        shapes = Start(shapes, shapes)
     for number, phase in enumerate(unlearner.phases):
         state = jax.eval_shape(phase.init, task.root, shapes)
         shapes = jax.eval_shape(phase.finalize, task.root, state)

@@ -19,7 +19,7 @@ from jaxunlearn.engine.plan import Measured, Plan
 from jaxunlearn.engine.population import PhaseRunner
 from jaxunlearn.engine.train import total_steps
 from jaxunlearn.pipeline.task import TRAINING, Task, build, forms_of, make_unlearner
-from jaxunlearn.types import Phase
+from jaxunlearn.types import Phase, Start, Unlearner
 
 FILE = "plan.json"
 """Beside the results that were computed with it; whoever goes on with them takes it again, to get the same bits."""
@@ -29,7 +29,14 @@ PhasesOf = Callable[[str], Sequence[Phase]]
 
 
 def runners(
-    task: Task, label: str, folder: AnyPath, phases_of: PhasesOf, *, first: int, identity: Any = None
+    task: Task,
+    label: str,
+    folder: AnyPath,
+    phases_of: PhasesOf,
+    *,
+    first: int,
+    identity: Any = None,
+    with_initial: bool = False,
 ) -> list[PhaseRunner]:
     """The phases of a stage, ready to run.
 
@@ -40,6 +47,7 @@ def runners(
         phases_of: Makes the phases.
         first: Number of the first phase.
         identity: What else the phases depend on; with model, data and devices it is what a plan is remembered by.
+        with_initial: See ``Unlearner``.
     """
     group, stage = task.group, f"plan of {label}"
     group.follow(stage)
@@ -51,7 +59,7 @@ def runners(
     elif not group.first:
         raise InputError(f"Expected the plan of process 0 in {folder / FILE}; give the same commands again.")
     else:
-        plan, made = _remember_or_measure(task, label, phases_of, first=first, identity=identity)
+        plan, made = _remember_or_measure(task, label, phases_of, with_initial, first=first, identity=identity)
     if found is None and group.first:
         with store.disk_errors(folder):
             records.write_json(folder / FILE, {"width": plan.width, "form": plan.form})
@@ -60,7 +68,7 @@ def runners(
 
 
 def _remember_or_measure(
-    task: Task, label: str, phases_of: PhasesOf, *, first: int, identity: Any
+    task: Task, label: str, phases_of: PhasesOf, with_initial: bool, *, first: int, identity: Any
 ) -> tuple[Plan, dict[Plan, list[PhaseRunner]]]:
     """The plan, and the phases that were compiled by plan."""
     known = _Remembered(task, label, identity)
@@ -68,7 +76,7 @@ def _remember_or_measure(
     if remembered is not None:
         _say(task, label, f"{remembered}, as measured before")
         return remembered, {}
-    plan, rows, why, made = measure(task, phases_of, first=first, always=task.config.plan == "measure")
+    plan, rows, why, made = measure(task, phases_of, with_initial, first=first, always=task.config.plan == "measure")
     if len(rows) > 1:
         known.write(plan, why)
     if len(rows) > 1 or first == 0:
@@ -87,7 +95,7 @@ def _make(task: Task, phases_of: PhasesOf, plan: Plan, first: int) -> list[Phase
 
 
 def measure(
-    task: Task, phases_of: PhasesOf, *, first: int, always: bool
+    task: Task, phases_of: PhasesOf, with_initial: bool, *, first: int, always: bool
 ) -> tuple[Plan, list[Measured], str, dict[Plan, list[PhaseRunner]]]:
     """Measures the plans of a stage on the audit's first chunk.
 
@@ -100,7 +108,7 @@ def measure(
 
     def measure_plan(plan: Plan) -> Measured:
         made[plan] = _make(task, phases_of, plan, first)
-        params, seconds = initial, 0.0
+        params, seconds = Start(initial, initial) if with_initial else initial, 0.0
         for runner in made[plan]:
             each, params = runner.measure(runs, params)
             if each == float("inf"):
@@ -134,8 +142,11 @@ def show(config: configuration.Audit) -> str:
     """
     task = build(config)
     lines = [("stage", "plan", "a run-step", "on a device", "compiling", "")]
-    for label, first, phases_of in _stages(task):
-        plan, rows, _, _ = measure(task, phases_of, first=first, always=True)
+    for label, first, made_of in _stages(task):
+        with_initial = made_of(task.engine.plan.form).with_initial
+        plan, rows, _, _ = measure(
+            task, lambda form, made_of=made_of: made_of(form).phases, with_initial, first=first, always=True
+        )
         for row in rows:
             fits = row.seconds < float("inf")
             lines.append(
@@ -152,11 +163,11 @@ def show(config: configuration.Audit) -> str:
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths)).rstrip() for line in lines)
 
 
-def _stages(task: Task) -> Iterator[tuple[str, int, PhasesOf]]:
-    yield "train", 0, lambda form: [task.info_in(form).train_phase("train")]
+def _stages(task: Task) -> Iterator[tuple[str, int, Callable[[str], Unlearner]]]:
+    yield "train", 0, lambda form: Unlearner((task.info_in(form).train_phase("train"),))
     for name in task.config.methods:
         factory, _ = configuration.resolve(task.config, name)
-        yield name, 1, lambda form, name=name, factory=factory: make_unlearner(task.info_in(form), name, factory).phases
+        yield name, 1, lambda form, name=name, factory=factory: make_unlearner(task.info_in(form), name, factory)
 
 
 def _forms(task: Task) -> tuple[str, ...]:

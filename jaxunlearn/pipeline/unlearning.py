@@ -67,7 +67,15 @@ class MethodRuns:
 
     @cached_property
     def _runners(self) -> Sequence[PhaseRunner]:
-        return plans.runners(self.task, self.name, self.folder, self._phases, first=1, identity=self._method.identity)
+        return plans.runners(
+            self.task,
+            self.name,
+            self.folder,
+            self._phases,
+            first=1,
+            identity=self._method.identity,
+            with_initial=self.unlearner.with_initial,
+        )
 
     def _phases(self, form: str) -> Sequence[Phase]:
         same = form == self.task.engine.plan.form

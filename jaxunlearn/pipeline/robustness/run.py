@@ -60,6 +60,11 @@ def run(config: Robustness, devices=None) -> AnyPath:
             f"model={config.model!r}; use {config.model}-gn.",
         )
         require(
+            not method.unlearner.with_initial,
+            f"Expected methods that start from the trained model alone, but {name} asks for the initial one too; audit it with "
+            "jaxunlearn audit.",
+        )
+        require(
             method.unlearner.rewind == 0,
             f"Expected methods that start from the trained model, but {name} rewinds {method.unlearner.rewind} epochs; audit "
             "it with jaxunlearn audit.",
