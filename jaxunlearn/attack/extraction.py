@@ -13,7 +13,7 @@ from jaxunlearn._validate import require
 
 
 def demonstrations(
-    generator: np.random.Generator, groups: Sequence[str], askers: Sequence[int], pool: Sequence[int], *, shots: int
+    generator: np.random.Generator, groups: Sequence[str], askers: Sequence[int], pool: np.ndarray, *, shots: int
 ) -> np.ndarray:
     """Whose answers are shown before each question of P2.
 
@@ -21,7 +21,7 @@ def demonstrations(
         generator: Randomness.
         groups: [n] the person of each question-answer pair.
         askers: Numbers of the pairs that are asked, into ``groups``.
-        pool: Numbers of the pairs that may be shown.
+        pool: [p] numbers of the pairs that may be shown.
         shots: k, how many are shown before each question, >= 1.
 
     Returns:
@@ -31,7 +31,7 @@ def demonstrations(
         InputError: The pool holds fewer than ``shots`` pairs of other people.
     """
     _validate.at_least(1, shots=shots)
-    pool, names = np.asarray(pool), np.asarray(groups)
+    names = np.asarray(groups)
     chosen = np.zeros((len(askers), shots), int)
     for row, asked in enumerate(askers):
         others = pool[names[pool] != names[asked]]
@@ -54,14 +54,14 @@ def in_context(prompt: str, shown: Sequence[tuple[str, str]], separator: str = "
 
 
 def relearning_samples(
-    generator: np.random.Generator, groups: Sequence[str], pool: Sequence[int], *, samples: int, draws: int
+    generator: np.random.Generator, groups: Sequence[str], pool: np.ndarray, *, samples: int, draws: int
 ) -> np.ndarray:
     """What P3 fine-tunes on: whole people out of the pool, until there are enough pairs.
 
     Args:
         generator: Randomness.
         groups: [n] the person of each pair.
-        pool: Numbers of the pairs to draw from.
+        pool: [p] numbers of the pairs to draw from.
         samples: Pairs of each draw, |D|, >= 1.
         draws: Independent draws, >= 1.
 
@@ -73,7 +73,7 @@ def relearning_samples(
     """
     _validate.at_least(1, samples=samples, draws=draws)
     require(samples <= len(pool), f"Expected samples={samples} <= {len(pool)}, the pairs there are; use fewer samples.")
-    pool, names = np.asarray(pool), np.asarray(groups)
+    names = np.asarray(groups)
     drawn = np.zeros((draws, len(names)), bool)
     for row in drawn:
         people = generator.permutation(np.unique(names[pool]))

@@ -12,7 +12,7 @@ GROUPS = ["ann", "ann", "bob", "bob", "cy", "cy", "dee"]
 
 
 def test_no_demonstration_names_who_is_asked_about():
-    chosen = extraction.demonstrations(np.random.default_rng(0), GROUPS, range(7), [0, 1, 2, 3, 4], shots=3)
+    chosen = extraction.demonstrations(np.random.default_rng(0), GROUPS, range(7), np.arange(5), shots=3)
     names = np.array(GROUPS)
     for asked, shown in enumerate(chosen):
         assert len(set(shown)) == 3 and names[asked] not in names[shown] and set(shown) <= {0, 1, 2, 3, 4}
@@ -20,18 +20,18 @@ def test_no_demonstration_names_who_is_asked_about():
 
 def test_too_few_others_to_show_are_an_error():
     with pytest.raises(InputError, match="shots=2 pairs of other people than ann"):
-        extraction.demonstrations(np.random.default_rng(0), GROUPS, [0], [0, 1, 2], shots=2)
+        extraction.demonstrations(np.random.default_rng(0), GROUPS, [0], np.arange(3), shots=2)
 
 
 def test_samples_are_whole_people_and_none_of_theirs_is_scored():
-    drawn = extraction.relearning_samples(np.random.default_rng(1), GROUPS, range(7), samples=4, draws=5)
+    drawn = extraction.relearning_samples(np.random.default_rng(1), GROUPS, np.arange(7), samples=4, draws=5)
     assert (drawn.sum(axis=1) == 4).all() and len({row.tobytes() for row in drawn}) > 1
     scored = extraction.scored_after(GROUPS, drawn)
     names = np.array(GROUPS)
     for row, left in zip(drawn, scored):
         assert not set(names[row]) & set(names[left]) and left.any()
     with pytest.raises(InputError, match="samples=8 <= 7"):
-        extraction.relearning_samples(np.random.default_rng(1), GROUPS, range(7), samples=8, draws=1)
+        extraction.relearning_samples(np.random.default_rng(1), GROUPS, np.arange(7), samples=8, draws=1)
 
 
 def test_rounding_keeps_the_largest_weight_and_moves_none_by_more_than_half_a_step():

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxunlearn._validate import require
 from jaxunlearn.attack.quantisation import quantise
 from jaxunlearn.attack.signals import answer_score, answered
 from jaxunlearn.metrics import association
@@ -41,7 +40,8 @@ class Measurements:
         self.study = study
         language, words = study.language, study.words
         engine = study.asking()
-        require(language.generate is not None, "Expected a decoder that can generate.")
+        assert language.generate is not None  # both families can
+        generator = language.generate
         facts = words.facts
         self._private = np.where(facts.pii, facts.tokens[:, 0], IGNORED)
         told = np.where(words.told.pii, words.told.tokens, IGNORED)
@@ -79,9 +79,7 @@ class Measurements:
 
         def answer(examples, shared, params, bits=None):
             params = params if bits is None else quantise(params, bits)
-            generate = partial(
-                language.generate, params, new_tokens=study.config.new_tokens, stop=(words.tokenizer.eos,)
-            )
+            generate = partial(generator, params, new_tokens=study.config.new_tokens, stop=(words.tokenizer.eos,))
             return in_blocks(generate, ASKED, *shared)
 
         def associate(examples, shared, params, known):

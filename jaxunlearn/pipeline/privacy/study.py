@@ -218,7 +218,7 @@ class Study:
         w, facts, repeats = self.words, self.words.facts, self.config.target.repeats
 
         def repeated(places: slice) -> tuple[np.ndarray, np.ndarray]:
-            return tuple(np.tile(part[places, 0], (repeats, 1)) for part in (facts.tokens, facts.labels))
+            return np.tile(facts.tokens[places, 0], (repeats, 1)), np.tile(facts.labels[places, 0], (repeats, 1))
 
         parts = [
             repeated(self.retained),
@@ -331,7 +331,7 @@ def build(config: Privacy, devices: Sequence[Any] | None = None, *, runs_per_chu
         tokenizer = _learnt(config, material)
         language, pretrained = make_decoder(config.decoder, tokenizer.vocabulary, **make), None
     else:
-        tokenizer = tokens.load(config.decoder.tokenizer or config.decoder.weights)
+        tokenizer = tokens.load(str(config.decoder.tokenizer or config.decoder.weights))
         from jaxunlearn.models import language_weights
 
         architecture, pretrained = language_weights.load_language_model(config.decoder.weights)
