@@ -287,12 +287,12 @@ def _head(a, dtype, params, h):
 
 
 def _block_of(a, params):
-    def numbers(leaf):
-        return np.arange(1, a.layers + 1).reshape(-1, *(1,) * (leaf.ndim - 1))
+    def within(name, part):
+        if name == "blocks":
+            return jax.tree.map(lambda leaf: np.arange(1, a.layers + 1).reshape(-1, *(1,) * (leaf.ndim - 1)), part)
+        return jax.tree.map(lambda _: 0 if name in ("embedding", "positions") else a.layers + 1, part)
 
-    places = {"embedding": 0, "positions": 0, "norm": a.layers + 1, "output": a.layers + 1}
-    others = {name: jax.tree.map(lambda _: places[name], part) for name, part in params.items() if name in places}
-    return others | {"blocks": jax.tree.map(numbers, params["blocks"])}
+    return {name: within(name, part) for name, part in params.items()}
 
 
 def generate(
