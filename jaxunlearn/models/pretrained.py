@@ -42,7 +42,8 @@ def _from_torch(array: np.ndarray) -> np.ndarray:
     return array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """The first few names, and how many more there are."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more
 
@@ -75,8 +76,8 @@ def from_torch(tensors: Mapping[str, np.ndarray], model: Model, *, source: str =
     require(
         not missing and not unexpected,
         f"Expected {source} to hold this model's tensors"
-        + (f", missing are {_listed(missing)}" if missing else "")
-        + (f", unexpected are {_listed(unexpected)}" if unexpected else "")
+        + (f", missing are {listed(missing)}" if missing else "")
+        + (f", unexpected are {listed(unexpected)}" if unexpected else "")
         + "; choose the architecture (resnet18 or resnet50) that the checkpoint is of, with a first convolution of 3 x 3.",
     )
     wrong = []
@@ -86,7 +87,7 @@ def from_torch(tensors: Mapping[str, np.ndarray], model: Model, *, source: str =
             wrong.append(f"{name} {named[name].shape} for {shape}")
     require(
         not wrong,
-        f"Expected {source} to hold tensors of this model's shapes, got {_listed(wrong)}; "
+        f"Expected {source} to hold tensors of this model's shapes, got {listed(wrong)}; "
         "choose its architecture and its number of classes.",
     )
 
