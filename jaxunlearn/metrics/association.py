@@ -240,13 +240,13 @@ def projected_gradients(
     """Random projections of all gradients, whose inner products estimate all pairwise associations: ``a @ b.T``.
 
     Every matrix G among the parameters (leading axes stack such) becomes A'GB with A and B independent normal of variance
-    1/rank, a vector is projected to rank^2 numbers, and axes that are not longer stay (a factored projection as in LoGra; Choe
-    et al., 2024, arXiv:2405.13954). Two sets of examples must share the key.
+    1/rank, a vector is projected to rank^2 numbers, and axes that are not longer stay (a factored projection as in LoGra;
+    Choe et al., 2024, arXiv:2405.13954). Two sets of examples must share the key.
 
-    The estimate is unbiased. Its standard deviation is at most sqrt(4 / rank + 4 / rank^2) |G|^2 for the square of one matrix,
-    reached at rank-one gradients (.36 |G|^2 at rank 32); errors of different matrices are independent and partly average
-    out, and gradients summed over tokens have higher ranks. Means over many examples are far better than single entries; the
-    mean with a whole set has an exact way, ``association``.
+    The estimate is unbiased. Its standard deviation is at most sqrt(4 / rank + 4 / rank^2) |G|^2 for the square of one
+    matrix, reached by gradients of rank one (.36 |G|^2 at rank 32); errors of different matrices are independent and partly
+    average out, and gradients summed over tokens have higher ranks. Means over many examples are far better than single
+    entries; the mean with a whole set has an exact way, ``association``.
 
     Args:
         key: What is drawn.

@@ -1,9 +1,9 @@
 """Does one score of examples predict another? Correlations with bootstrap intervals. On the host, no JAX.
 
 A high correlation over all examples may say no more than that kinds of information differ (addresses are long and forgotten
-fast, dates are short), or that the scores follow how well an example was learnt. So beside Pearson's and Spearman's coefficients
-stand the same within groups, those of a plain baseline (its loss before unlearning), the partial ones given the baseline, and
-by how much the score beats it.
+fast, dates are short), or that the scores follow how well an example was learnt. So beside Pearson's and Spearman's
+coefficients stand the same within groups, those of a plain baseline (its loss before unlearning), the partial ones given the
+baseline, and by how much the score beats it.
 """
 
 import dataclasses
@@ -99,7 +99,9 @@ def _given(xy: float, xz: float, yz: float) -> float:
     return (xy - xz * yz) / np.sqrt(rest) if rest > 0 else np.nan
 
 
-def _statistics(x: np.ndarray, y: np.ndarray, groups: np.ndarray | None, names: Sequence[str], z: np.ndarray | None):
+def _statistics(
+    x: np.ndarray, y: np.ndarray, groups: np.ndarray | None, names: Sequence[str], z: np.ndarray | None
+) -> dict[str, list[float]]:
     """Name -> [Pearson, Spearman] of everything that a ``Comparison`` holds."""
     found = {"pooled": _both(x, y)}
     if groups is not None:
@@ -173,10 +175,12 @@ def correlate(
     columns = {"score": score, "outcome": outcome} | ({} if baseline is None else {"baseline": baseline})
     x, y, *rest = (_column(name, values, size) for name, values in columns.items())
     z = rest[0] if rest else None
-    names, of_row = ((), None)
+    names, of_row, sizes = [], None, {}
     if groups is not None:
         shape("groups", np.asarray(groups), (size,), "one for each row")
-        names, of_row = np.unique(np.asarray(groups, str), return_inverse=True)
+        unique, of_row, counts = np.unique(np.asarray(groups, str), return_inverse=True, return_counts=True)
+        names = unique.tolist()
+        sizes = dict(zip(names, counts.tolist()))
     if clusters is not None:
         shape("clusters", np.asarray(clusters), (size,), "one for each row")
     draw = _resampler(rng, size, None if clusters is None else np.asarray(clusters))
@@ -185,9 +189,8 @@ def correlate(
     drawn = np.empty((resamples, len(whole), 2))
     for i in range(resamples):
         rows = draw()
-        parts = (None if column is None else column[rows] for column in (x, y, of_row, z))
-        a, b, group, c = parts
-        drawn[i] = list(_statistics(a, b, group, names, c).values())
+        group, given = (None if column is None else column[rows] for column in (of_row, z))
+        drawn[i] = list(_statistics(x[rows], y[rows], group, names, given).values())
 
     def correlation(name: str, count: int = size) -> Correlation | None:
         values, samples = whole.get(name), drawn[:, list(whole).index(name)] if name in whole else None
@@ -197,7 +200,7 @@ def correlate(
         pearson, spearman = (Estimate(value=v, low=float(l_), high=float(h)) for v, l_, h in zip(values, low, high))
         return Correlation(count=count, pearson=pearson, spearman=spearman)
 
-    by_group = {str(name): correlation(f"by {name}", int((of_row == i).sum())) for i, name in enumerate(names)}
+    by_group = {name: correlation(f"by {name}", count) for name, count in sizes.items()}
     pooled = correlation("pooled")
     assert pooled is not None
     return Comparison(

@@ -1,9 +1,9 @@
 """Association by who writes to whom: personalised PageRank on a graph of people. On the host, no JAX.
 
-A walk on the graph goes on along an edge with probability alpha and starts again at one of the known nodes otherwise; a node's
-score is how often the walk is there ("Unveiling Ripple Effects and Shallow Forgetting in Privacy Unlearning", arXiv:2604.22076,
-section 3.2, without its constants; Page et al., 1999). The score is linear in where the walk starts: it is the mean of the
-scores with each known node alone.
+A walk on the graph goes on along an edge with probability alpha and starts again at one of the known nodes otherwise; a
+node's score is how often the walk is there ("Unveiling Ripple Effects and Shallow Forgetting in Privacy Unlearning",
+arXiv:2604.22076, section 3.2, which gives no constants; Page et al., 1999). Where every walk can go on, the score is the mean
+of the scores with each known node alone.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -28,15 +28,15 @@ def personalised_pagerank(
 
     Args:
         nodes: [n] all names, each once; those without an edge are isolated.
-        edges: (sender, recipient) or (sender, recipient, weight > 0); weights of repeated edges add up (1 if not given). Edges
-            from a node to itself are left out.
+        edges: (sender, recipient) or (sender, recipient, weight > 0); weights of repeated edges add up (1 if not given).
+            Edges from a node to itself are left out.
         known: Names where the walk starts, each equally often.
         alpha: Chance to walk on, in (0, 1).
         directed: Walk from sender to recipient only; otherwise both ways.
 
     Returns:
-        [n] scores >= 0 in the order of ``nodes``, of sum 1. Where the walk can go nowhere it starts again; a node that no walk
-        reaches has 0, as every isolated node but the known ones.
+        [n] scores >= 0 in the order of ``nodes``, of sum 1. Where the walk can go nowhere it starts again; a node that no
+        walk reaches has 0, as every isolated node but the known ones.
 
     Raises:
         InputError: Names are repeated or unknown, there are no known nodes, a weight or alpha is out of range, or networkx

@@ -2,9 +2,9 @@
 
 CKA(X, Y) = HSIC(X, Y) / sqrt(HSIC(X, X) HSIC(Y, Y)) with linear kernels (Kornblith et al., 2019, arXiv:1905.00414). The
 biased estimate is far from 0 for representations that have nothing to do with each other wherever the width is not small
-beside the number of examples (independent normal ones: .98 at 50 examples of width 3072), so the debiased one is the default:
-HSIC_1 of Song et al. (2012, JMLR 13, section 4.3), as in Nguyen et al. (2021, arXiv:2010.15327). It is about 0 for independent
-representations, may be negative, and needs 4 examples.
+beside the number of examples (independent normal ones: .98 at 50 examples of width 3072), so the debiased one is the
+default: HSIC_1 of Song et al. (2012, JMLR 13, section 4.3), as in Nguyen et al. (2021, arXiv:2010.15327). It is about 0 for
+independent representations, may be negative, and needs 4 examples.
 
 Three ways to the same number, all in float64: whole arrays (``linear_cka``, ``cka_by_layer``); batches that come once and are
 not kept (``gather``, ``cka_of_moments``), exact; and sums over minibatches (``minibatch_cka``), unbiased sums.
@@ -137,10 +137,10 @@ def cka_of_moments(moments: Moments, *, estimator: Estimator = "debiased") -> fl
         if estimator == "biased":
             return float(((product - np.outer(first, second) / n) ** 2).sum())
         crossed = moments.norm_products[i + j]
-        totals = tuple(float(moments.sums[k] @ moments.sums[k]) - moments.norms[k] for k in (i, j))
+        total_i, total_j = (float(moments.sums[k] @ moments.sums[k]) - moments.norms[k] for k in (i, j))
         # 1'KL1 = s_x'C s_y - s_x'(X'n_y) - s_y'(Y'n_x) + n_x'n_y, with n the squared lengths.
         both = first @ product @ second - first @ moments.weighted[2 * i + j] - second @ moments.weighted[2 * j + i]
-        return _hsic_1(n, float((product**2).sum()) - crossed, totals, float(both) + crossed)
+        return _hsic_1(n, float((product**2).sum()) - crossed, (total_i, total_j), float(both) + crossed)
 
     return _ratio(hsic(0, 1), hsic(0, 0), hsic(1, 1))
 
@@ -156,7 +156,7 @@ def _gram_hsics(x: np.ndarray, y: np.ndarray, estimator: Estimator) -> np.ndarra
     rows = [gram.sum(axis=1) for gram in grams]
     return np.array(
         [
-            _hsic_1(n, np.vdot(grams[i], grams[j]), (rows[i].sum(), rows[j].sum()), rows[i] @ rows[j])
+            _hsic_1(n, float(np.vdot(grams[i], grams[j])), (rows[i].sum(), rows[j].sum()), rows[i] @ rows[j])
             for i, j in ((0, 1), (0, 0), (1, 1))
         ]
     )

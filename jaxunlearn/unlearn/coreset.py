@@ -1,8 +1,8 @@
 """Core-sets: the few examples of a forget set whose unlearning is to carry the others along. On the host, no JAX.
 
-Association-aware selection ("Unveiling Ripple Effects and Shallow Forgetting in Privacy Unlearning", arXiv:2604.22076, section
-4.2) takes the top k% by AS, the inner product of an example's gradient with the mean gradient of the forget set. That product
-holds the example's own part, ||g||^2 / n, so that large gradients choose themselves; scores that leave it out
+Association-aware selection ("Unveiling Ripple Effects and Shallow Forgetting in Privacy Unlearning", arXiv:2604.22076,
+section 4.2) takes the top k% by AS, the inner product of an example's gradient with the mean gradient of the forget set. That
+product holds the example's own part, ||g||^2 / n, so that large gradients choose themselves; scores that leave it out
 (``metrics.association.leave_one_out``) can be handed in as well. Its control is a random set of the same size.
 """
 
