@@ -3,7 +3,7 @@
 CKA(X, Y) = HSIC(X, Y) / sqrt(HSIC(X, X) HSIC(Y, Y)) with linear kernels (Kornblith et al., 2019, arXiv:1905.00414). The
 biased estimate is far from 0 for representations that have nothing to do with each other wherever the width is not small
 beside the number of examples (independent normal ones: .98 at 50 examples of width 3072), so the debiased one is the
-default: HSIC_1 of Song et al. (2012, JMLR 13, section 4.3), as in Nguyen et al. (2021, arXiv:2010.15327). It is about 0 for
+default: HSIC_1 of Song et al. (2012, JMLR 13), as in Nguyen et al. (2021, arXiv:2010.15327). It is about 0 for
 independent representations, may be negative, and needs 4 examples.
 
 Three ways to the same number, all in float64: whole arrays (``linear_cka``, ``cka_by_layer``); batches that come once and are
