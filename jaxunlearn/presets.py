@@ -169,7 +169,7 @@ PRESETS: dict[str, tuple[str, Audit]] = {
             methods=("retrain", "finetune", "ga", "ga-gdr", "npo", "idk", "rmu", "rau"),
             pool_size=200,
             calibration_runs=40,
-            training=Training(epochs=40, batch_size=32, descent=AdamW(peak=4e-3, schedule="cosine")),
+            training=Training(epochs=20, batch_size=16, descent=AdamW(peak=5e-3, schedule="cosine")),
             method=Methods(finetune=Finetune(epochs=4, descent=AdamW(peak=1e-3))),
             language_method=language_methods(5e-4, epochs=4, steering=1e-3, strength=2.0),
         ),

@@ -59,8 +59,8 @@ class PrivacyRecord:
         metrics: The metrics [conditions][repeats]; those of the short table first.
         bands: Where the preset expects means of this method.
         correlations: Of the forgetting score with what might predict it, over the unknown facts: name of the predictor
-            ("gradient", "representation_LAYER", "graph") -> for each seed a ``metrics.correlation.Comparison`` as a dictionary,
-            whose groups are the kinds of facts and whose baseline is the facts' loss before unlearning.
+            ("gradient", "representation_LAYER", "graph") -> for each seed a ``metrics.correlation.Comparison`` as a
+            dictionary, whose groups are the kinds of facts and whose baseline is the facts' loss before unlearning.
         cka: "layers" [L + 1], and "known", "unknown", "retained" [seeds][L + 1]: debiased similarity to the target model.
         trace: By epoch of unlearning: "epochs", "p1_known" [epochs][seeds], "text_nll" [epochs][seeds], "chosen" [seeds].
         curve: Name of a quantity -> points along unlearning ("epochs", "p3", "text_nll"), [epochs][seeds]; may be empty.

@@ -6,7 +6,6 @@ from jaxunlearn.pipeline.privacy.config import Decoder, Fitting, People, Privacy
 from jaxunlearn.presets import language_methods
 from jaxunlearn.unlearn.base import AdamW
 
-
 _PEOPLE = Privacy(dataset="people", method=language_methods(1e-4, epochs=8, steering=3e-4, strength=5.0))
 
 PRESETS: dict[str, tuple[str, Privacy]] = {
@@ -18,7 +17,7 @@ PRESETS: dict[str, tuple[str, Privacy]] = {
             methods=("retrain", "ga", "rau"),
             people=People(forgotten=40, retained=20, control=10, characters=40_000, chunks=200, held_out=40),
             decoder=Decoder(vocabulary=512, width=64, layers=3, heads=2, kv_heads=1, hidden=168, pretraining=2),
-            target=Fitting(epochs=12, repeats=6, descent=AdamW(peak=5e-3, schedule="cosine")),
+            target=Fitting(epochs=16, repeats=6, batch_size=12, descent=AdamW(peak=6e-3, schedule="cosine")),
             seeds=1,
             curves=(),
             recovery=Recovery(samples=40, draws=2, epochs=(10,)),

@@ -20,7 +20,7 @@ from jaxunlearn.data.tokens import Tokenizer
 from jaxunlearn.engine import plan as planning
 from jaxunlearn.engine.population import Engine, Runs, pad
 from jaxunlearn.engine.train import Examples, Sizes
-from jaxunlearn.models import transformer
+from jaxunlearn.models import language_weights, transformer
 from jaxunlearn.pipeline.privacy import material as materials
 from jaxunlearn.pipeline.privacy.config import Fitting, Privacy
 from jaxunlearn.pipeline.privacy.material import Material
@@ -332,9 +332,7 @@ def build(config: Privacy, devices: Sequence[Any] | None = None, *, runs_per_chu
         language, pretrained = make_decoder(config.decoder, tokenizer.vocabulary, **make), None
     else:
         tokenizer = tokens.load(str(config.decoder.tokenizer or config.decoder.weights))
-        from jaxunlearn.models import language_weights
-
-        architecture, pretrained = language_weights.load_language_model(config.decoder.weights)
+        architecture, pretrained = language_weights.load_language_model(str(config.decoder.weights))
         require(
             tokenizer.vocabulary <= architecture.vocabulary,
             f"Expected a tokenizer of at most {architecture.vocabulary} ids for {config.decoder.weights}, got one of "

@@ -61,8 +61,8 @@ def run(config: Robustness, devices=None) -> AnyPath:
         )
         require(
             not method.unlearner.with_initial,
-            f"Expected methods that start from the trained model alone, but {name} asks for the initial one too; audit it with "
-            "jaxunlearn audit.",
+            f"Expected methods that start from the trained model alone, but {name} asks for the initial one too; audit it "
+            "with jaxunlearn audit.",
         )
         require(
             method.unlearner.rewind == 0,
