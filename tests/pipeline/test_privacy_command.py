@@ -1,0 +1,175 @@
+"""`jaxunlearn privacy` from beginning to end on few people: records, resuming, refusals, and what a quick study shows."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from jaxunlearn import cli, records
+from jaxunlearn.pipeline.privacy import run as pipeline
+from jaxunlearn.privacy import FILE, PrivacyRecord
+
+SMALL = [
+    "--people.forgotten=12",
+    "--people.retained=6",
+    "--people.control=4",
+    "--people.characters=12000",
+    "--people.chunks=20",
+    "--people.held-out=8",
+    "--decoder.vocabulary=300",
+    "--decoder.width=16",
+    "--decoder.layers=2",
+    "--decoder.hidden=32",
+    "--decoder.pretraining=1",
+    "--target.epochs=2",
+    "--target.repeats=1",
+    "--recovery.samples=8",
+    "--recovery.epochs=1",
+    "--new-tokens=4",
+    "--shots=1",
+    "--seeds=2",
+    "--curves",
+    "ga",
+    "--method.ga.epochs=2",
+    "--method.rau.epochs=2",
+    "--stop-below=0",
+]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "tale.txt"
+    words = "once there was a miller who had three sons and a grey cat that wore boots in the rain".split()
+    rng = np.random.default_rng(0)
+    path.write_text(" ".join(rng.choice(words, 4000)), encoding="utf-8")
+    return path
+
+
+def command(text, out, *extra):
+    methods = ["--methods", "retrain", "ga", "rau"]
+    return cli.main(
+        ["privacy", "people-quick", f"--people.text={text}", f"--out={out}", "--quiet", *SMALL, *methods, *extra]
+    )
+
+
+def results(folder):
+    return {
+        name: PrivacyRecord.from_json(records.read_json(folder / name / FILE))
+        for name in ("base", "target", "retrain", "ga", "rau")
+    }
+
+
+def same(one, other):
+    """All but the time that was spent."""
+    return {k: v for k, v in one.to_json().items() if k != "seconds"} == {
+        k: v for k, v in other.to_json().items() if k != "seconds"
+    }
+
+
+@pytest.fixture(scope="module")
+def finished(text, tmp_path_factory):
+    out = tmp_path_factory.mktemp("privacy") / "run"
+    assert command(text, out) == 0
+    return out
+
+
+@pytest.mark.slow
+def test_every_model_is_asked_under_every_condition(finished):
+    found = results(finished)
+    for name, record in found.items():
+        assert record.conditions == ["P1", "P2", "P3, 1 epoch", "4 bits"] and record.seeds == 2
+        for metric in ("known", "unknown", "retained", "control"):
+            values = record.metric(metric).values
+            assert len(values) == 4 and all(len(row) == 2 and 0 <= min(row) <= max(row) <= 1 for row in values)
+        assert record.metric("text_nll").values[1:] == [[], [], []] and len(record.metric("text_nll").values[0]) == 2
+        assert ("forgetting_known" in [m.name for m in record.metrics]) == (name != "target")
+    assert set(found["ga"].correlations) == {
+        "gradient",
+        "representation_0",
+        "representation_1",
+        "representation_2",
+        "graph",
+    }
+    assert found["ga"].curve["epochs"] == [0, 2] and found["rau"].curve == {}
+    assert found["ga"].trace["epochs"] == [0, 1, 2] and np.shape(found["ga"].trace["text_nll"]) == (3, 2)
+    assert np.shape(found["rau"].cka["unknown"]) == (2, 3)
+    corpus = json.loads((finished / "corpus.json").read_text())["facts"]
+    assert len(corpus) == 4 * (12 + 6 + 4) and sum(row["set"] == "known" for row in corpus) == 24
+
+
+@pytest.mark.slow
+def test_what_is_finished_is_not_done_again_and_what_is_lost_is(finished, text, tmp_path, monkeypatch, capsys):
+    before = results(finished)
+    out = tmp_path / "run"
+    shutil.copytree(finished, out)
+    shutil.rmtree(out / "ga")
+    (out / "rau" / FILE).write_text("{")
+    capsys.readouterr()
+    with monkeypatch.context() as patch:  # killed between the unlearning of a method and its record
+
+        def kill(*arguments, **options):
+            raise KeyboardInterrupt
+
+        patch.setattr(pipeline._Work, "_record", kill)
+        assert command(text, out) == 130
+    assert (out / "ga" / "chunks" / "chunk-00000.npz").exists()
+    assert command(text, out) == 0
+    assert "rau" in capsys.readouterr().err
+    after = results(out)
+    assert all(same(before[name], after[name]) for name in before)
+    stamps = {path: path.stat().st_mtime_ns for path in out.glob("*/*.json")}
+    assert command(text, out) == 0
+    assert {path: path.stat().st_mtime_ns for path in out.glob("*/*.json")} == stamps
+
+
+@pytest.mark.slow
+def test_a_population_is_shared_by_studies_of_other_shares(finished, text, tmp_path):
+    out = tmp_path / "core"
+    population = f"--population={finished / 'population'}"
+    assert command(text, out, population, "--known=0.25", "--selection=core-set", "--methods", "ga") == 0
+    record = PrivacyRecord.from_json(records.read_json(out / "ga" / FILE))
+    assert record.metric("known").count == 12 and not (out / "population").exists()
+
+
+@pytest.mark.slow
+def test_a_directory_of_other_settings_is_refused(finished, text, capsys):
+    assert command(text, finished, "--shots=2") == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "shots" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["people-quick", "--methods", "gaa"], "Unknown method='gaa'. Did you mean 'ga'"),
+        (["people-quick", "--methods", "all", "ga"], "methods=all alone"),
+        (["people-quick", "--people.text", "nowhere.txt"], "Found no file people.text=nowhere.txt"),
+        (["people-quick", "--known", "0"], "known=0.0 in (0, 1]"),
+        (["people-quick", "--bits", "1"], "bits=1 in 2..16"),
+        (["people-quick", "--recovery.epochs", "3", "2"], "increasing epochs"),
+        (["tofu"], "--decoder.weights"),
+        (["people-quick", "--decoder.vocabulary", "100"], "vocabulary=100"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(arguments, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["privacy", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1, error
+
+
+@pytest.mark.slow
+def test_a_quick_study_shows_that_ascent_hides_and_does_not_remove(data_dir, tmp_path):
+    """240 facts learnt by heart: asked directly ascent gives none away; retraining never had them."""
+    out = tmp_path / "run"
+    assert cli.main(["privacy", "people-quick", f"--out={out}", "--quiet", "--methods", "retrain", "ga"]) == 0
+
+    def metric(name, of, condition):
+        record = PrivacyRecord.from_json(records.read_json(out / name / FILE))
+        return record.metric(of).mean(record.conditions.index(condition))
+
+    assert metric("target", "known", "P1") > 0.7 and metric("target", "control", "P1") <= 0.05
+    assert metric("retrain", "known", "P1") <= 0.05 and metric("retrain", "known", "P3, 10 epochs") <= 0.05
+    assert metric("ga", "known", "P1") <= 0.02
+    assert metric("ga", "unknown", "P3, 10 epochs") > metric("retrain", "unknown", "P3, 10 epochs") + 0.1
