@@ -16,7 +16,7 @@ from jaxunlearn._paths import AnyPath
 from jaxunlearn.attack import extraction
 from jaxunlearn.data.splits import host_generator
 from jaxunlearn.engine import checkpoints, store
-from jaxunlearn.engine.population import Engine, PhaseRunner, Runs
+from jaxunlearn.engine.population import Engine, PhaseRunner, Runs, pad
 from jaxunlearn.engine.train import steps_per_epoch, total_steps
 from jaxunlearn.pipeline.population import on_host, own_process
 from jaxunlearn.pipeline.privacy import study as studies
@@ -95,7 +95,7 @@ class Relearning:
 
         epochs = recovery.epochs[-1:] if last_alone else recovery.epochs
         stops = {epoch * self._per_epoch: ask for epoch in epochs}
-        repeated = jax.tree.map(lambda a: jnp.repeat(jnp.asarray(a), draws, axis=0), _first(params, len(seeds)))
+        repeated = jax.tree.map(lambda a: jnp.repeat(jnp.asarray(a), draws, axis=0), pad(params, len(seeds)))
         self._runner(runs, repeated, None, stops)
         joined = np.stack(said, axis=1)  # [r * draws, E, F, new]
         return joined.reshape(count, draws, *joined.shape[1:])
@@ -108,10 +108,6 @@ def _on_forget(update: Callable[..., Any]) -> Callable[..., Any]:
         return update(key, state, batch._replace(retain=batch.forget), step)
 
     return on_forget
-
-
-def _first(params: Params, count: int) -> Params:
-    return jax.tree.map(lambda a: a[:count], params)
 
 
 class _Stopped(Exception):
@@ -203,11 +199,11 @@ class Unlearning:
         recovered: list[np.ndarray] = []
         chosen: Any = None
         curve = self.name in study.config.curves
-        done = np.zeros(len(study.numbers(rows)), bool)
-        ended = np.zeros(len(done), int)
+        done = np.zeros(count, bool)
+        ended = np.zeros(count, int)
 
         def note(now: Params) -> Arrays:
-            glances.append(measurements.glance(now, self.known, len(done)))
+            glances.append(measurements.glance(now, self.known, count))
             if curve and len(glances) % CURVE_EVERY == 1:
                 recovered.append(relearning(now, rows, last_alone=True)[:, :, 0])
             return glances[-1]
@@ -215,7 +211,7 @@ class Unlearning:
         def look(now: Params) -> None:
             nonlocal chosen
             found = note(now)
-            chosen = now if chosen is None else _where(~done, now, chosen)
+            chosen = now if chosen is None else _where(~done, now, chosen)  # padding goes with the last one
             ended[~done] = len(glances) - 1
             if threshold is not None:
                 done[:] |= found["p1_known"] <= threshold
@@ -229,17 +225,18 @@ class Unlearning:
                 stops = {step: look for step in (*range(every, runner.total, every), runner.total)}
             with contextlib.suppress(_Stopped):
                 params = runner(runs, params, progress, stops)
-        trace = {f"trace_{name}": np.stack([g[name][:count] for g in glances], axis=1) for name in glances[0]}
+        trace = {f"trace_{name}": np.stack([g[name] for g in glances], axis=1) for name in glances[0]}
         if recovered:
             trace["curve"] = np.stack(recovered, axis=1)
-        return chosen, trace | {"trace_chosen": ended[:count]}
+        return chosen, trace | {"trace_chosen": ended}
 
 
 def _where(take: np.ndarray, new: Params, old: Params) -> Params:
     """For each model the new one where it is to be taken."""
 
     def choose(a, b):
-        return jnp.where(jnp.asarray(take).reshape(-1, *(1,) * (a.ndim - 1)), a, b)
+        each = pad(take, a.shape[0])
+        return jnp.where(jnp.asarray(each).reshape(-1, *(1,) * (a.ndim - 1)), a, b)
 
     return jax.tree.map(choose, new, old)
 
