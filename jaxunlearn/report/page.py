@@ -11,10 +11,10 @@ from jaxunlearn.report import words
 from jaxunlearn.report.canvas import Drawing, Missing
 from jaxunlearn.report.figures import method_figures
 from jaxunlearn.report.load import RunDirectory, flatten, load_directory
-from jaxunlearn.report.markup import document, occasion, pairs, versions, wide_figure
+from jaxunlearn.report.markup import document, maths, occasion, pairs, versions, wide_figure
 from jaxunlearn.report.overview import overview
 from jaxunlearn.report.savings import savings
-from jaxunlearn.report.section import maths, method_section
+from jaxunlearn.report.section import method_section
 from jaxunlearn.report.table import ABSENT, cells, clean, columns, labels, settings
 
 

@@ -1,6 +1,5 @@
 """The page's section on one method: verdict, figures, bounds, accuracy, notes."""
 
-import re
 from collections.abc import Sequence
 from html import escape
 
@@ -8,7 +7,7 @@ from jaxunlearn.records import BoundRecord
 from jaxunlearn.report import words
 from jaxunlearn.report.canvas import Drawing, Missing
 from jaxunlearn.report.load import Method, finite
-from jaxunlearn.report.markup import panel
+from jaxunlearn.report.markup import maths, panel
 from jaxunlearn.report.table import ABSENT, accuracy, clean, duration, lower, number
 
 ACCURACIES = {
@@ -18,18 +17,6 @@ ACCURACIES = {
     "test": "test set",
 }
 STAGES = {"train": "training", "unlearn": "unlearning", "score": "scoring", "bound": "bounds"}
-
-
-def maths(text: str) -> str:
-    """Escapes text, keeps relations such as "ε ≥ 3.1" on one line, and raises exponents.
-
-    >>> maths("a factor e^ε < 10^13.")
-    'a factor e<sup>ε</sup> &lt; 10<sup>13</sup>.'
-    """
-    text = escape(text)
-    for sign in ("≥", "≤", "="):
-        text = text.replace(f" {sign} ", f"\u00a0{sign}\u00a0")
-    return re.sub(r"\b(e|10)\^(ε|\d+)", r"\1<sup>\2</sup>", text)
 
 
 def method_section(index: int, method: Method, name: str, panels: Sequence[Drawing | Missing]) -> str:

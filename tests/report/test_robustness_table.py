@@ -3,8 +3,9 @@ import dataclasses
 import pytest
 from made_robustness import make_record, make_records
 
+from jaxunlearn.report.measured import WIDTH, interval, share
 from jaxunlearn.report.robustness import render, render_markdown, words
-from jaxunlearn.report.robustness.table import WIDTH, columns, remarks, share
+from jaxunlearn.report.robustness.table import columns, remarks
 from jaxunlearn.robustness import Band, Metric, RobustnessRecord
 
 META = {
@@ -62,7 +63,7 @@ def test_a_single_seed_has_no_spread():
     record = dataclasses.replace(record, metrics=[m for m in record.metrics if m.per_seed == 1])
     said = " ".join(render([record]).split())
     assert "±" not in said and "one repeat, so there is no spread" in said
-    assert words.interval(record, "ua", "clean") is None
+    assert interval(record, "ua", "clean") is None
 
 
 def test_without_retraining_it_says_what_cannot_be_told():
@@ -152,8 +153,8 @@ def test_a_second_attack_that_finds_more_is_a_warning():
 
 def test_intervals_decide_who_is_beyond_retraining():
     # Student's t of one degree of freedom is 12.7: seeds at 0.1 and 0.3 reach from -1.07 to 1.47, at 0 and 0.1 up to 0.685.
-    assert words.interval(three()[2], "ua", "clean") == (0.0, 1.0)
-    assert words.interval(three()[1], "ua", "16/255") == pytest.approx((0.0, 0.05 + 12.7062 * 0.05), abs=1e-5)
+    assert interval(three()[2], "ua", "clean") == (0.0, 1.0)
+    assert interval(three()[1], "ua", "16/255") == pytest.approx((0.0, 0.05 + 12.7062 * 0.05), abs=1e-5)
     assert words.beyond(three(), "16/255") is None  # two seeds may agree by chance
 
 

@@ -20,8 +20,9 @@ from jaxunlearn.report.canvas import (
     surface,
 )
 from jaxunlearn.report.load import finite
-from jaxunlearn.report.robustness.load import ORIGINAL, REFERENCE, find
-from jaxunlearn.report.robustness.table import UA, behind, cell, conditions, labels, lookup, mean, subject
+from jaxunlearn.report.measured import REFERENCE, behind, cell, conditions, find, labels, lookup, mean, subject
+from jaxunlearn.report.robustness.load import ORIGINAL
+from jaxunlearn.report.robustness.table import UA
 from jaxunlearn.report.table import clean
 from jaxunlearn.robustness import CLEAN, RobustnessRecord
 

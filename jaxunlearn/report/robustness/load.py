@@ -1,7 +1,7 @@
 """Reads run directories of ``jaxunlearn robustness``: optional files that are absent or damaged are noted, others refused."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,8 @@ from jaxunlearn.records import read_json, read_npz
 from jaxunlearn.report.load import optional, read_manifest
 from jaxunlearn.robustness import FILE, RobustnessRecord
 
-ORIGINAL, REFERENCE = "original", "retrain"
-"""The models before unlearning, and the method that every other is held against."""
+ORIGINAL = "original"
+"""The models before unlearning."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,11 +99,6 @@ class RobustDirectory:
     def records(self) -> list[RobustnessRecord]:
         """The records of all methods."""
         return [method.record for method in self.methods]
-
-
-def find(records: Sequence[RobustnessRecord], name: str) -> RobustnessRecord | None:
-    """The record of a method, or None."""
-    return next((record for record in records if record.method == name), None)
 
 
 def _load_record(path: AnyPath) -> RobustnessRecord:

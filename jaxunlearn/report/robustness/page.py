@@ -8,17 +8,17 @@ from typing import Any
 from jaxunlearn._paths import AnyPath
 from jaxunlearn._version import __version__
 from jaxunlearn.records import write_bytes
-from jaxunlearn.report import markup
+from jaxunlearn.report import markup, measured
 from jaxunlearn.report.canvas import Drawing, Missing
 from jaxunlearn.report.load import finite, flatten
+from jaxunlearn.report.markup import maths
 from jaxunlearn.report.robustness import table, words
 from jaxunlearn.report.robustness.figures import curves, overview
-from jaxunlearn.report.robustness.load import REFERENCE, RobustDirectory, RobustMethod
+from jaxunlearn.report.robustness.load import RobustDirectory, RobustMethod
 from jaxunlearn.report.robustness.pictures import gallery
-from jaxunlearn.report.section import maths
 from jaxunlearn.report.style import PICTURES
 from jaxunlearn.report.table import clean, duration
-from jaxunlearn.robustness import CLEAN, Metric, RobustnessRecord
+from jaxunlearn.robustness import CLEAN, RobustnessRecord
 
 Panels = Sequence[Drawing | Missing]
 
@@ -89,25 +89,11 @@ def _head(run: RobustDirectory, title: str, records: Sequence[RobustnessRecord])
     created = run.manifest.get("created")
     return (
         f'<header>\n{top}\n<p class="finding">{escape(words.finding(records))}</p>\n'
-        f'<p class="lead">{escape(f"{table.subject(records)}. {words.lead(records)}")}</p>\n'
+        f'<p class="lead">{escape(f"{measured.subject(records)}. {words.lead(records)}")}</p>\n'
         + (f'<p class="meta">Attacked {escape(clean(created))}</p>\n' if created else "")
         + "".join(f'<p class="warn">{escape(text)}</p>\n' for record in records for text in table.remarks(record))
         + "</header>"
     )
-
-
-def _values(record: RobustnessRecord, metric: str, condition: str, *, brackets: bool = False) -> str:
-    middle, spread = map(escape, table.cell(record, metric, condition))
-    entry = middle + (f'<span class="sd"> ± {spread}</span>' if spread else "")
-    bounds, found = words.interval(record, metric, condition), table.lookup(record, metric, condition)
-    if not brackets or bounds is None or found is None:
-        return entry
-    low, high = (table.text(found[0], bound, 1) for bound in bounds)
-    return f'{entry}<span class="small">[{low}, {high}]</span>'
-
-
-def _row_class(record: RobustnessRecord) -> str:
-    return ' class="reference"' if record.method == REFERENCE else ""
 
 
 def _results(records: Sequence[RobustnessRecord], prefix: str) -> str:
@@ -118,10 +104,10 @@ def _results(records: Sequence[RobustnessRecord], prefix: str) -> str:
         groups.append(f'<th scope="colgroup" class="group" colspan="{len(list(members))}">{escape(clean(name))}</th>')
     heads = "".join(f'<th scope="col">{escape(column.head)}</th>' for column in used)
     rows = []
-    for i, (record, name) in enumerate(zip(records, table.labels(records))):
-        cells = "".join(f"<td>{_values(record, c.metric, c.condition)}</td>" for c in used)
+    for i, (record, name) in enumerate(zip(records, measured.labels(records))):
+        cells = "".join(f"<td>{markup.values(record, c.metric, c.condition)}</td>" for c in used)
         first = f'<th scope="row" class="text"><a href="#{prefix}m{i}">{escape(name)}</a></th>'
-        rows.append(f"<tr{_row_class(record)}>{first}{cells}</tr>")
+        rows.append(f"<tr{markup.row_class(record)}>{first}{cells}</tr>")
     notes = [note for note in table.legend(records)[1:] if not note.startswith(table.WARNING)]
     return (
         f'<div class="scroll" role="region" aria-labelledby="{prefix}results" tabindex="0">\n<table class="results dense">\n'
@@ -135,55 +121,18 @@ def _metrics(records: Sequence[RobustnessRecord]) -> str:
     several = any(record.seeds > 1 for record in records)
     note = "Mean ± standard deviation, and below it the 95% interval for the mean over seeds. " if several else ""
     once, blocks = [], []
-    for metric in table.metrics(records):
-        used = [c for c in table.conditions(records) if any(table.lookup(r, metric.name, c) for r in records)]
+    for metric in measured.metrics(records):
+        used = [c for c in measured.conditions(records) if any(measured.lookup(r, metric.name, c) for r in records)]
         if used in ([], [CLEAN]):
             once.append(metric)
         else:
             heads = [(clean(c), metric.name, c) for c in used]
-            blocks.append(_block(table.titled(metric), [_about(metric, records)], heads, records))
+            blocks.append(markup.block(measured.titled(metric), [markup.about(metric, records)], heads, records))
     if once:
-        abouts = [f"{table.titled(metric)}: {_about(metric, records)}" for metric in once]
-        heads = [(table.titled(m), m.name, CLEAN) for m in once]
-        blocks.insert(0, _block("Without an attack", abouts, heads, records, kind="wide"))
+        abouts = [f"{measured.titled(metric)}: {markup.about(metric, records)}" for metric in once]
+        heads = [(measured.titled(m), m.name, CLEAN) for m in once]
+        blocks.insert(0, markup.block("Without an attack", abouts, heads, records, kind="wide"))
     return f'<p class="small">{note}Shares in %.</p>\n<div class="metrics">{"".join(blocks)}</div>'
-
-
-def _about(metric: Metric, records: Sequence[RobustnessRecord]) -> str:
-    meaning = f"{clean(metric.meaning).rstrip('.')}. {table.DIRECTIONS.get(metric.better, '').capitalize()}."
-    return f"{meaning} {table.behind(records, metric.name)}."
-
-
-def _block(
-    heading: str,
-    abouts: Sequence[str],
-    heads: Sequence[tuple[str, str, str]],
-    records: Sequence[RobustnessRecord],
-    kind: str = "",
-) -> str:
-    """One table, methods down.
-
-    Args:
-        heading: Its heading.
-        abouts: Paragraphs above it.
-        heads: (heading, metric, condition) of each column.
-        records: Those without any of the values are left out.
-        kind: "wide" takes the whole width.
-    """
-    held = [r for r in records if any(table.lookup(r, metric, condition) for _, metric, condition in heads)]
-    columns = "".join(f'<th scope="col">{escape(head)}</th>' for head, _, _ in heads)
-    rows = "".join(
-        f'<tr{_row_class(r)}><th scope="row" class="text">{escape(clean(r.method))}</th>'
-        + "".join(f"<td>{_values(r, metric, condition, brackets=True)}</td>" for _, metric, condition in heads)
-        + "</tr>"
-        for r in held
-    )
-    return (
-        f'<div class="{kind}"><h3>{escape(heading)}</h3>'
-        + "".join(f'<p class="small">{maths(about)}</p>' for about in abouts)
-        + f'<div class="scroll" role="region" aria-label="{escape(heading)}" tabindex="0"><table><thead><tr>'
-        f'<th scope="col" class="text">method</th>{columns}</tr></thead><tbody>{rows}</tbody></table></div></div>'
-    )
 
 
 def _guide(records: Sequence[RobustnessRecord]) -> str:
@@ -196,7 +145,7 @@ def _method(name: str, method: RobustMethod, panels: Panels, run: RobustDirector
     drawn = "\n".join(markup.panel(p, f"{name}-{p.name}") for p in panels if isinstance(p, Drawing))
     missing = [f"{p.title}: not drawn. {p.reason}" for p in panels if isinstance(p, Missing)]
     pictures, gone = _pictures(method, run, condition)
-    value = " ± ".join(filter(None, table.cell(record, words.UA, condition, 1)))
+    value = " ± ".join(filter(None, measured.cell(record, words.UA, condition, 1)))
     times = ", ".join(f"{clean(k)} {duration(v)} s" for k, v in record.seconds.items() if finite(v) is not None)
     rates = ", ".join(f"{v:,.4g} {clean(k)} a second" for k, v in record.throughput.items() if finite(v) is not None)
     notes = [*record.notes, *missing, *gone, *method.absent]

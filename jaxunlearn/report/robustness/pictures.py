@@ -8,7 +8,8 @@ from html import escape
 
 import numpy as np
 
-from jaxunlearn.report.robustness.load import REFERENCE, Attacked, Targets
+from jaxunlearn.report.measured import REFERENCE
+from jaxunlearn.report.robustness.load import Attacked, Targets
 from jaxunlearn.report.robustness.table import under
 from jaxunlearn.report.table import clean
 

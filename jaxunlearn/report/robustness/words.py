@@ -3,18 +3,9 @@
 import math
 from collections.abc import Sequence
 
-from jaxunlearn.report.robustness.load import ORIGINAL, REFERENCE, find
-from jaxunlearn.report.robustness.table import (
-    UA,
-    conditions,
-    labels,
-    lookup,
-    mean,
-    metrics,
-    reference_note,
-    share,
-    under,
-)
+from jaxunlearn.report.measured import REFERENCE, conditions, find, interval, labels, lookup, mean, metrics, share
+from jaxunlearn.report.robustness.load import ORIGINAL
+from jaxunlearn.report.robustness.table import UA, reference_note, under
 from jaxunlearn.report.table import clean
 from jaxunlearn.report.words import join
 from jaxunlearn.robustness import CLEAN, RobustnessRecord
@@ -83,15 +74,6 @@ def beyond(records: Sequence[RobustnessRecord], condition: str) -> tuple[list[st
     if not mark or not found:
         return None
     return [clean(record.method) for record, bounds in found if bounds[0] > mark[1]], len(found)
-
-
-def interval(record: RobustnessRecord, metric: str, condition: str) -> tuple[float, float] | None:
-    """The 95% interval for the mean over seeds, that of a share cut at 0 and 1; None of fewer than two seeds."""
-    found = lookup(record, metric, condition)
-    bounds = found and found[0].interval(found[1])
-    if not found or not bounds or not all(map(math.isfinite, bounds)):
-        return None
-    return (max(bounds[0], 0.0), min(bounds[1], 1.0)) if found[0].percent else bounds
 
 
 def lead(records: Sequence[RobustnessRecord]) -> str:
