@@ -7,6 +7,8 @@ Layout of a run directory::
 
     DIR/manifest.json             configuration and versions
     DIR/corpus.json               the questions, answers and persons, which of them are known, and the tokenizer's file
+    DIR/predictors.npz            of the unknown facts: their places, their loss under the target models [seeds, u], and what
+                                  might predict their forgetting, score_NAME [seeds, u]
     DIR/{base,target,retrain}/    models of all seeds (orbax, with checksums), and their privacy.json
     DIR/<method>/privacy.json     PrivacyRecord
     DIR/<method>/answers.npz      what the models said under each condition, and log-probabilities of the personal data
@@ -22,7 +24,7 @@ from jaxunlearn._validate import InputError, require
 from jaxunlearn.robustness import Band, Metric, RobustnessRecord
 
 SCHEMA = 1
-FILE = "privacy.json"
+FILE, ANSWERS, PREDICTORS = "privacy.json", "answers.npz", "predictors.npz"
 
 DIRECT, IN_CONTEXT = "P1", "P2"
 

@@ -418,3 +418,19 @@ def read_npz(path: AnyPath, *, sealed: bool = False) -> dict[str, np.ndarray]:
             return {name: file[name] for name in file.files}
     except Exception as error:  # zipfile.BadZipFile, ValueError, EOFError: every way a truncated file shows itself
         raise Damaged(f"Expected an npz archive in {path}, but it cannot be read ({error}).") from error
+
+
+def read_arrays(path: AnyPath, *names: str) -> dict[str, np.ndarray]:
+    """Reads some arrays of a large npz, checked by the archive's own CRC-32; the rest stays on disk.
+
+    Raises:
+        Damaged: One of them is missing or cannot be read.
+        InputError: The file is missing.
+    """
+    try:
+        with path.open("rb") as content, np.load(content, allow_pickle=False) as file:
+            return {name: file[name] for name in names}
+    except FileNotFoundError as error:
+        raise InputError(f"Expected a file at {path}, found none.") from error
+    except Exception as error:  # as in read_npz; KeyError: there is no array of that name
+        raise Damaged(f"Expected an npz archive with {', '.join(names)} in {path}, but ({error}).") from error

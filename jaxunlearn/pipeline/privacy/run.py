@@ -23,11 +23,9 @@ from jaxunlearn.pipeline.privacy.study import Study, build
 from jaxunlearn.pipeline.privacy.unlearning import CURVE_EVERY, Relearning, Unlearning, asked
 from jaxunlearn.pipeline.task import make_unlearner
 from jaxunlearn.pipeline.unlearning import Method
-from jaxunlearn.privacy import FILE, PrivacyRecord
+from jaxunlearn.privacy import ANSWERS, FILE, PREDICTORS, PrivacyRecord
 from jaxunlearn.records import as_json
 from jaxunlearn.unlearn.coreset import core_set
-
-ANSWERS = "answers.npz"
 
 
 def run(config: Privacy, devices: Sequence[Any] | None = None) -> AnyPath:
@@ -59,6 +57,7 @@ def run(config: Privacy, devices: Sequence[Any] | None = None) -> AnyPath:
         work.around(BASE, seconds, target)
         sets = measure.sets_of(study, known)
         found = measure.predictors(study, sets, target, associations)
+        _write_predictors(study, sets, found)
         for name in names:
             if name == RETRAIN:
                 work.around(RETRAIN, seconds, target)
@@ -94,6 +93,7 @@ def _open(study: Study) -> None:
         | {"python": platform.python_version()},
         "asked": list(config.methods),
         "runs_per_chunk": study.plan.runs_per_chunk,
+        "population_directory": str(config.population_directory),
     }
     path = config.directory / "manifest.json"
     results = [f"{found.parent.name}/{found.name}" for found in config.directory.glob(f"*/{FILE}")]
@@ -145,6 +145,14 @@ def _write_corpus(study: Study, known: np.ndarray) -> None:
     ]
     with store.disk_errors(directory):
         records.write_json(directory / "corpus.json", {"title": material.title, "facts": rows})
+
+
+def _write_predictors(study: Study, sets: measure.Sets, found: measure.Predictors) -> None:
+    """predictors.npz: whoever looks at forgetting scores can plot them against what might predict them."""
+    scores = {f"score_{name}": values for name, values in found.scores.items()}
+    path = study.config.directory / PREDICTORS
+    with store.disk_errors(study.config.directory):
+        records.write_npz(path, unknown=np.flatnonzero(sets.unknown), loss=found.loss, **scores)
 
 
 class _Work:
