@@ -3,12 +3,14 @@
 Host only: NumPy, and matplotlib once something is drawn.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from jaxunlearn import privacy as privacies
+from jaxunlearn import robustness as robustnesses
 from jaxunlearn._paths import AnyPath, as_path
 from jaxunlearn._validate import not_empty, require
+from jaxunlearn.report.load import no_results
 from jaxunlearn.report.table import render, render_markdown
-from jaxunlearn.robustness import FILE
 
 __all__ = ["render", "render_markdown", "write_report"]
 
@@ -17,7 +19,7 @@ def write_report(directories: Sequence[AnyPath | str], *, out: AnyPath | str | N
     """Writes the figures (DIR/<method>/figures/*.png, DIR/overview.png) and the page for one or more run directories.
 
     Args:
-        directories: Run directories of audits, or of robustness runs, in the order to be shown.
+        directories: Run directories of audits, of robustness or of privacy runs, in the order to be shown.
         out: The page; by default report.html in the directory or, of several, report-together.html in the first, so that
             the first one's own page stays.
 
@@ -25,7 +27,7 @@ def write_report(directories: Sequence[AnyPath | str], *, out: AnyPath | str | N
         (the table for a terminal, the path of the page).
 
     Raises:
-        InputError: A directory is missing, holds no results or broken ones, or both kinds are among them.
+        InputError: A directory is missing, holds no results or broken ones, or several kinds are among them.
     """
     not_empty("directories", directories)
     paths = [as_path(directory) for directory in directories]
@@ -33,14 +35,13 @@ def write_report(directories: Sequence[AnyPath | str], *, out: AnyPath | str | N
     page = as_path(out) if out is not None else paths[0] / name
     for path in paths:
         require(path.is_dir(), f"Expected a run directory at {path}, found none; give the --out of a command.")
-    attacked = [path for path in paths if any(path.glob(f"*/{FILE}"))]
-    audited = [path for path in paths if path not in attacked or any(path.glob("*/bound.json"))]
-    require(
-        not attacked or not audited,
-        f"Expected directories of one kind; {', '.join(map(str, attacked))} holds {FILE} and "
-        f"{', '.join(map(str, audited))} does not, or holds bound.json; make a page of each kind.",
-    )
-    return (_write_robustness if attacked else _write_audits)(paths, page), page
+    kinds = {path: [name for name in WRITERS if any(path.glob(f"*/{name}"))] for path in paths}
+    for path, names in kinds.items():
+        require(len(names) > 0, no_results(path))
+    found = list(dict.fromkeys(name for names in kinds.values() for name in names))
+    holding = "; ".join(f"{path} holds {' and '.join(names)}" for path, names in kinds.items())
+    require(len(found) == 1, f"Expected directories of one kind, but {holding}; make a page of each kind.")
+    return WRITERS[found[0]](paths, page), page
 
 
 def _write_robustness(paths: Sequence[AnyPath], page: AnyPath) -> str:
@@ -51,6 +52,17 @@ def _write_robustness(paths: Sequence[AnyPath], page: AnyPath) -> str:
     runs = [load_robustness(path) for path in paths]
     write_html(runs, page)
     return "\n\n".join(robustness.render(run.records) for run in runs)
+
+
+def _write_privacy(paths: Sequence[AnyPath], page: AnyPath) -> str:
+    from jaxunlearn.report import privacy
+    from jaxunlearn.report.privacy.load import load_privacy
+    from jaxunlearn.report.privacy.page import write_html
+
+    runs = [load_privacy(path) for path in paths]
+    write_html(runs, page)
+    waiting = [f"Not finished yet: {', '.join(run.unfinished)}." if run.unfinished else "" for run in runs]
+    return "\n\n".join("\n".join(filter(None, [privacy.render(r.records), text])) for r, text in zip(runs, waiting))
 
 
 def _write_audits(paths: Sequence[AnyPath], page: AnyPath) -> str:
@@ -74,3 +86,11 @@ def _write_audits(paths: Sequence[AnyPath], page: AnyPath) -> str:
         own.write_png(run.path / "overview.png")
     write_html(runs, figures, (wide, overview(records, narrow=True)), page)
     return render(records)
+
+
+WRITERS: dict[str, Callable[[Sequence[AnyPath], AnyPath], str]] = {
+    privacies.FILE: _write_privacy,
+    robustnesses.FILE: _write_robustness,
+    "bound.json": _write_audits,
+}
+"""The file of a method's results, by which a kind of directory is known -> what writes its figures and page."""

@@ -133,6 +133,14 @@ def _manifest_order(manifest: Mapping[str, Any]) -> list[str]:
     return []
 
 
+def no_results(path: AnyPath) -> str:
+    """What is wrong with a directory in which no method has results."""
+    return (
+        f"Expected at least one <method>/privacy.json, robustness.json or bound.json under {path}, found none; finish the "
+        "command that writes there."
+    )
+
+
 def load_directory(path: AnyPath) -> RunDirectory:
     """Reads a run directory.
 
@@ -141,11 +149,7 @@ def load_directory(path: AnyPath) -> RunDirectory:
     """
     require(path.is_dir(), f"Expected a run directory at {path}, found none; give the --out of an audit.")
     found = sorted(child.parent for child in path.glob("*/bound.json"))
-    require(
-        len(found) > 0,
-        f"Expected at least one <method>/robustness.json or <method>/bound.json under {path}, found none; finish the command "
-        "that writes there.",
-    )
+    require(len(found) > 0, no_results(path))
     absent: list[str] = []
     manifest = read_manifest(path, absent)
     methods = [load_method(directory) for directory in found]

@@ -1,4 +1,4 @@
-"""Reads run directories of ``jaxunlearn privacy``: files that are absent or damaged and optional are noted, others refused."""
+"""Reads run directories of ``jaxunlearn privacy``: optional files that are absent or damaged are noted, others refused."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -127,8 +127,14 @@ def _load_forgetting(path: AnyPath, predictors: Predictors) -> np.ndarray:
     """[seeds, u] by how many nats the unknown facts became less likely."""
     log_p = np.asarray(read_arrays(path, "log_p")["log_p"], np.float64)
     places, seeds = predictors.unknown, len(predictors.loss)
-    fits = log_p.ndim == 2 and len(log_p) == seeds and (not len(places) or 0 <= places.min() <= places.max() < log_p.shape[1])
-    require(fits, f"its log_p {log_p.shape} does not fit {PREDICTORS} with {seeds} seeds and {len(places)} unknown facts.")
+    fits = (
+        log_p.ndim == 2
+        and len(log_p) == seeds
+        and (not len(places) or 0 <= places.min() <= places.max() < log_p.shape[1])
+    )
+    require(
+        fits, f"its log_p {log_p.shape} does not fit {PREDICTORS} with {seeds} seeds and {len(places)} unknown facts."
+    )
     fell = -predictors.loss - log_p[:, places]
     return np.where(np.isfinite(fell).all(axis=1, keepdims=True), fell, np.nan)
 

@@ -125,19 +125,23 @@ def beyond(record: PrivacyRecord, records: Sequence[PrivacyRecord], name: str = 
     return None if mine is None or its is None else mine - its
 
 
-def chance(records: Sequence[PrivacyRecord]) -> tuple[float, str, str] | None:
-    """(share, method, condition) where most is said of people whom no model has seen."""
+def chance_note(records: Sequence[PrivacyRecord]) -> str:
+    """How much is said at most of people whom no model has seen; "" where nobody asked."""
     found = [
-        (value, clean(record.method), condition)
+        (value, f"{clean(record.method)}, {clean(condition)}")
         for record in records
         for condition in record.conditions
         if (value := mean(record, CONTROL, condition)) is not None
     ]
-    return max(found, key=lambda each: each[0], default=None)
+    if not found:
+        return ""
+    value, where = max(found, key=lambda each: each[0])
+    at_most = f"at most {share(value)} is said ({where})" if value else "nothing is said right"
+    return f"Chance: of people whom no model has seen, {at_most}."
 
 
 def remarks(record: PrivacyRecord) -> list[str]:
-    """What a reader should be warned of: means outside their bands; target models that learnt little, or that P3 wears out."""
+    """What a reader should be warned of: means outside their bands, target models that learnt little or that P3 wears out."""
     found = [clean(sentence) for sentence in record.surprises()]
     if record.method != TARGET:
         return found
@@ -145,8 +149,8 @@ def remarks(record: PrivacyRecord) -> list[str]:
     after = mean(record, UNKNOWN, tuned) if tuned else None
     if said is not None and said < LEARNT:
         found.append(
-            f"the {TARGET} models say only {share(said)} of the unknown private data themselves, so there is little to forget "
-            "or to bring back; train them longer."
+            f"the {TARGET} models say only {share(said)} of the unknown private data themselves, so there is little to "
+            "forget or to bring back; train them longer."
         )
     elif said is not None and after is not None and after < said - WORN:
         found.append(
@@ -160,12 +164,12 @@ def reference_note(records: Sequence[PrivacyRecord]) -> list[str]:
     """Which row the others are to be held against, or that there is none; and what is below it."""
     if find(records, REFERENCE) is None:
         return [
-            f"There is no {REFERENCE} here: without models that never saw these people, what an attack brings back cannot be "
-            "told from what it makes up."
+            f"There is no {REFERENCE} here: without models that never saw these people, what an attack brings back cannot "
+            "be told from what it makes up."
         ]
     found = [
-        f"{REFERENCE} is the reference: it never saw these people, so what it says under an attack is guessed; hold every row "
-        "against it in the same column."
+        f"{REFERENCE} is the reference: it never saw these people, so what it says under an attack is guessed; hold every "
+        "row against it in the same column."
     ]
     parts = [(clean(r.method), v) for r in unlearned(records) if (v := beyond(r, records)) is not None]
     if parts:
@@ -174,8 +178,8 @@ def reference_note(records: Sequence[PrivacyRecord]) -> list[str]:
         )
     if any(below(record, records) for record in records):
         found.append(
-            f"{BELOW} P3 is below {REFERENCE}'s by more than a fact: it gives away less than models that never saw the data "
-            "guess. That is damage, or refusal, and no proof of forgetting."
+            f"{BELOW} P3 is below {REFERENCE}'s by more than a fact: it gives away less than models that never saw the "
+            "data guess. That is damage, or refusal, and no proof of forgetting."
         )
     return found
 
@@ -199,7 +203,6 @@ def legend(records: Sequence[PrivacyRecord]) -> list[str]:
     several = any(record.seeds > 1 for record in records)
     sizes = [f"{by_name[n].count:,} {n}" for n in (KNOWN, UNKNOWN, RETAINED) if n in used]
     seeds = " or ".join(dict.fromkeys(f"{record.seeds} seed{'s' * (record.seeds != 1)}" for record in records))
-    extreme = chance(records)
     return [
         f"{subject(records)}.",
         "Private data that the first fitting thing in the answer gets right, in %: "
@@ -208,14 +211,7 @@ def legend(records: Sequence[PrivacyRecord]) -> list[str]:
         *filter(None, [_setting(records)]),
         *(f"{clean(by_name[n].label)}: {clean(by_name[n].meaning).rstrip('.')}." for n in (QA, TEXT) if n in used),
         *reference_note(records),
-        *(
-            [
-                f"Chance: of people whom no model has seen, at most {share(extreme[0])} is said "
-                f"({extreme[1]}, {clean(extreme[2])})."
-            ]
-            if extreme
-            else []
-        ),
+        *filter(None, [chance_note(records)]),
         *(f"{WARNING}{sentence}" for record in records for sentence in remarks(record)),
     ]
 
