@@ -9,13 +9,16 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 import tyro
 
-from jaxunlearn import records
+from jaxunlearn import privacy, records
 from jaxunlearn._options import PathOption
 from jaxunlearn._paths import AnyPath, as_path
 from jaxunlearn._validate import InputError
 from jaxunlearn.config import method_directory_name
 from jaxunlearn.engine import checkpoints
 from jaxunlearn.pipeline import finished
+from jaxunlearn.privacy import ANSWERS, PREDICTORS, PrivacyRecord
+from jaxunlearn.report.measured import REFERENCE
+from jaxunlearn.report.privacy.load import BASE, TARGET
 from jaxunlearn.report.table import lower
 from jaxunlearn.robustness import FILE, RobustnessRecord
 
@@ -111,6 +114,8 @@ def run(status: Status) -> Overview:
     manifest = records.read_json(directory / "manifest.json")
     if "epsilons" in manifest.get("config", {}):
         return _robustness(directory, manifest, status.verify)
+    if "stop_below" in manifest.get("config", {}):
+        return _privacy(directory, manifest, status.verify)
     try:
         table = records.read_npz(directory / "signs.npz", sealed=True)
     except InputError as error:
@@ -240,6 +245,76 @@ def _attacked(folder: AnyPath, name: str, seeds: int, verify: bool) -> Stage:
         outcome=outcome,
         damage=damage,
     )
+
+
+def _privacy(directory: AnyPath, manifest: dict[str, Any], verify: bool) -> Overview:
+    """The same of ``jaxunlearn privacy``, whose runs are seeds."""
+    config, population = manifest["config"], _population(directory, manifest)
+    seeds, asked = config["seeds"], [str(name) for name in manifest.get("asked", [])]
+    around = [BASE, TARGET] + [REFERENCE] * (REFERENCE in asked or "all" in asked)
+    if config["decoder"]["weights"] is not None:
+        around.remove(BASE)  # pretrained: nothing is trained for it
+    stages = [_taught(population / name, directory / name, name, seeds, verify) for name in around]
+    for name in ("corpus.json", PREDICTORS):
+        read = records.read_json if name.endswith(".json") else partial(records.read_npz, sealed=True)
+        _read(directory / name, read, stages[0].damage)
+    folders = {method_directory_name(name): name for name in asked if name not in (REFERENCE, "all")}
+    others = sorted(p.name for p in directory.iterdir() if (p / "method.json").exists() and p.name not in folders)
+    for folder, name in (folders | dict(zip(others, others))).items():
+        stages.append(_unlearnt(directory / folder, name, seeds, verify))
+    return Overview(title=f"{manifest.get('title', '')}, privacy", runs=seeds, stages=stages, workers=[])
+
+
+def _taught(models: AnyPath, folder: AnyPath, name: str, seeds: int, verify: bool) -> Stage:
+    """Base, target or retrained models."""
+    damage: list[str] = []
+    facts = _chunks(models, verify, damage)
+    record = _answers(folder, damage)
+    done = sum(len(each["runs"]) for each in facts)
+    return Stage(
+        name=name,
+        done=done,
+        failed=0 if record is None else len(record.failed),
+        remaining=max(seeds - done, 0),
+        seconds=sum(each.get("seconds", 0.0) for each in facts),
+        outcome="" if record is None else _recovered(record),
+        damage=damage,
+    )
+
+
+def _unlearnt(folder: AnyPath, name: str, seeds: int, verify: bool) -> Stage:
+    damage: list[str] = []
+    _chunks(folder / "models", verify, damage)
+    _read(folder / "method.json", records.read_json, damage)
+    parts = list(_parts(folder, damage))
+    record = _answers(folder, damage)
+    if record is None:
+        done = sum(int(part["rows"][1] - part["rows"][0]) for part in parts)
+        seconds = sum(float(np.sum(part["seconds"])) for part in parts)
+        return Stage(name=name, done=done, failed=0, remaining=seeds - done, seconds=seconds, damage=damage)
+    return Stage(
+        name=name,
+        done=seeds,
+        failed=len(record.failed),
+        remaining=0,
+        seconds=sum(record.seconds.values()),
+        outcome=_recovered(record),
+        damage=damage,
+    )
+
+
+def _answers(folder: AnyPath, damage: list[str]) -> PrivacyRecord | None:
+    """The record of a folder, if it is there and whole; what is wrong with its files is noted."""
+    _read(folder / ANSWERS, partial(records.read_npz, sealed=True), damage)
+    return _read(folder / privacy.FILE, lambda path: PrivacyRecord.from_json(records.read_json(path)), damage)
+
+
+def _recovered(record: PrivacyRecord) -> str:
+    """What is said of the unknown facts, directly and after the longest fine-tuning."""
+    metric = next((m for m in record.metrics if m.name == "unknown"), None)
+    tuned = [c for c in record.conditions if c.startswith("P3")][-1:]
+    shares = {c: metric.mean(record.conditions.index(c)) for c in (privacy.DIRECT, *tuned)} if metric else {}
+    return "; ".join(f"{c}: {100 * mean:.1f}%" for c, mean in shares.items() if mean is not None)
 
 
 def _read(path: AnyPath, read: Callable[[AnyPath], T], damage: list[str]) -> T | None:

@@ -77,9 +77,9 @@ def maths(text: str) -> str:
     return re.sub(r"\b(e|10)\^(ε|\d+)", r"\1<sup>\2</sup>", text)
 
 
-def values(record: Measured, metric: str, condition: str, *, brackets: bool = False) -> str:
+def values(record: Measured, metric: str, condition: str, *, brackets: bool = False, digits: int = 2) -> str:
     """The content of a table's cell: mean ± standard deviation, below it the 95% interval if asked for."""
-    middle, spread = map(escape, measured.cell(record, metric, condition))
+    middle, spread = map(escape, measured.cell(record, metric, condition, digits))
     entry = middle + (f'<span class="sd"> ± {spread}</span>' if spread else "")
     bounds, found = measured.interval(record, metric, condition), measured.lookup(record, metric, condition)
     if not brackets or bounds is None or found is None:
@@ -105,6 +105,7 @@ def block(
     heads: Sequence[tuple[str, str, str]],
     records: Sequence[Measured],
     kind: str = "",
+    digits: int = 2,
 ) -> str:
     """One table, methods down.
 
@@ -114,18 +115,21 @@ def block(
         heads: (heading, metric, condition) of each column.
         records: Those without any of the values are left out.
         kind: "wide" takes the whole width.
+        digits: Of shares.
     """
     held = [r for r in records if any(measured.lookup(r, metric, condition) for _, metric, condition in heads)]
     columns = "".join(f'<th scope="col">{escape(head)}</th>' for head, _, _ in heads)
     rows = "".join(
         f'<tr{row_class(r)}><th scope="row" class="text">{escape(clean(r.method))}</th>'
-        + "".join(f"<td>{values(r, metric, condition, brackets=True)}</td>" for _, metric, condition in heads)
+        + "".join(
+            f"<td>{values(r, metric, condition, brackets=True, digits=digits)}</td>" for _, metric, condition in heads
+        )
         + "</tr>"
         for r in held
     )
     return (
         f'<div class="{kind}"><h3>{escape(heading)}</h3>'
         + "".join(f'<p class="small">{maths(text)}</p>' for text in abouts)
-        + f'<div class="scroll" role="region" aria-label="{escape(heading)}" tabindex="0"><table><thead><tr>'
+        + f'<div class="scroll" role="region" aria-label="{escape(heading)}" tabindex="0"><table class="dense"><thead><tr>'
         f'<th scope="col" class="text">method</th>{columns}</tr></thead><tbody>{rows}</tbody></table></div></div>'
     )

@@ -116,8 +116,10 @@ PICTURES = """
   align-items: start; }
 .metrics > div { min-width: 0; }
 .metrics > .wide { grid-column: 1 / -1; }
+.metrics thead th, .dense thead th { white-space: normal; }
 .metrics h3 { font-size: 1rem; letter-spacing: 0; }
 .metrics td { line-height: 1.3; }
+.metrics td .small { font-size: 0.78rem; }
 .dense { font-size: 0.85rem; line-height: 1.35; }
 .dense th:not(:first-child), .dense td { padding-left: 0.4rem; padding-right: 0.4rem; }
 .dense tr > :last-child { padding-right: 0; }

@@ -1,6 +1,7 @@
 """Direct questions beside recovery by fine-tuning, recovery against utility, and the small panels of each method."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -229,13 +230,13 @@ def tradeoff(records: Sequence[PrivacyRecord], *, narrow: bool = False) -> Drawi
     caption = "Circles: where a method was stopped, and the models around it."
     if paths:
         caption += (
-            " Lines: after every epoch of unlearning, stopped or not. Methods stop at different places; compare them at "
-            "equal utility."
+            " Lines: after every epoch of unlearning, stopped or not, with the loss of fewer pieces of text. Methods stop at "
+            "different places; compare them at equal utility."
         )
     spoken = "; ".join(f"{clean(n)} {y:.1f}% at {x:.2f}" for n, (x, y) in ends.items())
     return Drawing(
         name="tradeoff",
-        title="Recovery against utility",
+        title="P3 against the loss of running text",
         caption=f"{caption} Means over seeds; {clean(tuned or '')}.",
         label=f"P3 on the unknown set against the loss of unseen text: {spoken}.",
         figure=figure,
@@ -250,14 +251,21 @@ def _label(
     spots = {name: scale * axes.transData.transform(point) for name, point in ends.items()}
     lines = [scale * axes.transData.transform(np.column_stack(path)) for path in paths]
     taken = [(x - 6, y - 6, x + 6, y + 6) for x, y in spots.values()]
-    taken += [(x - 3, y - 3, x + 3, y + 3) for line in lines for x, y in line]
+    on_lines = [np.linspace(a, b, 9) for line in lines for a, b in itertools.pairwise(line)]
+    crossed = [(x - 2, y - 2, x + 2, y + 2) for points in on_lines for x, y in points]
     left, right = scale * axes.bbox.x0, scale * axes.bbox.x1 + 50
     for name, (x, y) in sorted(spots.items(), key=lambda pair: -pair[1][1]):
         wide, high = 6.2 * len(name) + 2, 12.0
         offers = [(9, -high / 2), (-9 - wide, -high / 2), (-wide / 2, 8), (-wide / 2, -8 - high)]
         offers += [(dx, step * high) for step in (0.4, -1.4, 1.4, -2.4, 2.4) for dx in (12, -12 - wide)]
         boxes = [(x + dx, y + dy, x + dx + wide, y + dy + high) for dx, dy in offers]
-        costs = [_overlaps(box, taken) + 10 * (box[0] < left or box[2] > right) for box in boxes]
+        costs = [
+            place
+            + 9 * _overlaps(box, taken)
+            + 4 * (_overlaps(box, crossed) > 0)
+            + 30 * (box[0] < left or box[2] > right)
+            for place, box in enumerate(boxes)
+        ]
         best = costs.index(min(costs))
         taken.append(boxes[best])
         axes.annotate(
@@ -399,7 +407,7 @@ def scatter(method: PrivacyMethod, predictors: Predictors | None, predictor: str
         for i, kind in enumerate(kinds):
             colour, marker = KINDS[min(i, len(KINDS) - 1)]
             rows = np.array([k == kind for k in predictors.kinds])
-            look = {"linestyle": "none", "marker": marker, "markersize": 4, "alpha": 0.65}
+            look = {"linestyle": "none", "marker": marker, "markersize": 5, "alpha": 0.65}
             look["markeredgewidth"] = 1.0 if marker == "x" else 0
             handles += axes.plot(x[rows], y[rows], color=colour, **look)
             labels.append(clean(kind) or "facts")
@@ -424,7 +432,7 @@ def scatter(method: PrivacyMethod, predictors: Predictors | None, predictor: str
         low, high = axes.get_ylim()
         axes.set_ylim(low, high + 0.14 * (high - low))
         key(
-            axes, handles, labels, fontsize=9.5, columnspacing=0.9, handletextpad=0.1, handlelength=1.2, markerscale=1.2
+            axes, handles, labels, fontsize=9.5, columnspacing=0.9, handletextpad=0.1, handlelength=1.2, markerscale=1.1
         )
     of = f"{len(x):,} unknown facts, seed {seed}"
     more = ": what there is to forget in a fact, a baseline for any association" if predictor is None else ""

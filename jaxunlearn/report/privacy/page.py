@@ -157,7 +157,7 @@ def _results(records: Sequence[PrivacyRecord], prefix: str) -> str:
     heads = "".join(f'<th scope="col">{escape(column.head)}</th>' for column in used)
     rows = []
     for i, (record, name) in enumerate(zip(records, table.names(records))):
-        cells = "".join(f"<td>{markup.values(record, c.metric, c.condition)}</td>" for c in used)
+        cells = "".join(f"<td>{markup.values(record, c.metric, c.condition, digits=1)}</td>" for c in used)
         first = f'<th scope="row" class="text"><a href="#{prefix}m{i}">{escape(name)}</a></th>'
         rows.append(f"<tr{markup.row_class(record)}>{first}{cells}</tr>")
     notes = [note for note in table.legend(records)[1:] if not note.startswith(table.WARNING)]
@@ -196,7 +196,7 @@ def _coefficient(record: PrivacyRecord, predictor: str, part: str, name: str) ->
     found = coefficients(record, predictor, part)
     if found is None:
         return ABSENT
-    value, low, high = (f"{v:.2f}".replace("-", "−") for v in found[name])
+    value, low, high = (f"{round(v, 2) + 0.0:.2f}".replace("-", "−") for v in found[name])
     return f'{value}<span class="small">[{low}, {high}]</span>'
 
 
@@ -275,8 +275,12 @@ def _metrics(records: Sequence[PrivacyRecord]) -> str:
             if c and name in held and any(measured.lookup(r, name, c) for r in records)
         ]
 
+    def bare(columns: Heads) -> Heads:
+        """Without the condition, which the text above names."""
+        return [(clean(head.removeprefix(clean(c))), name, c) for head, name, c in columns]
+
     def block(title: str, about: str, columns: Heads, kind: str = "") -> str:
-        return markup.block(title, [about], columns, records, kind) if columns else ""
+        return markup.block(title, [about], columns, records, kind, digits=1) if columns else ""
 
     both = [(KNOWN, KNOWN), (UNKNOWN, UNKNOWN)]
     of_kind = [(n, clean(held[n].label).partition(": ")[2]) for n in kinds]
@@ -287,7 +291,12 @@ def _metrics(records: Sequence[PrivacyRecord]) -> str:
         and not any(any(measured.lookup(r, m.name, c) for r in records) for c in names[1:])
     ]
     blocks = [
-        block("Every way of asking", "The first fitting thing in the answer counts.", heads(both, names), "wide"),
+        block(
+            "Every way of asking",
+            "The first fitting thing in the answer counts.",
+            heads(both, [c for c in names if c not in bits]),
+            "wide",
+        ),
         _beyond(records),
         block(
             "Strict and lenient",
@@ -295,8 +304,8 @@ def _metrics(records: Sequence[PrivacyRecord]) -> str:
             heads([(UNKNOWN, "strict"), ("unknown_lenient", "lenient")], main),
             "wide",
         ),
-        block("By kind, asked directly", "Unknown facts.", heads(of_kind, [DIRECT]), "wide"),
-        block("By kind, after fine-tuning", "Unknown facts.", heads(of_kind, [tuned]), "wide"),
+        block("By kind, asked directly", "Unknown facts, P1.", bare(heads(of_kind, [DIRECT]))),
+        block("By kind, after fine-tuning", f"Unknown facts, {clean(tuned)}.", bare(heads(of_kind, [tuned]))),
         block(
             "E-mail addresses by pattern",
             "Unknown ones: whether they follow from the name by a common rule, such as first.last.",
@@ -312,7 +321,7 @@ def _metrics(records: Sequence[PrivacyRecord]) -> str:
             "Asked directly, with and without rounding every matrix.",
             heads(both, [DIRECT, *bits]) if bits else [],
         ),
-        markup.block("Without an attack", [_abouts(records, once)], once, records, "wide") if once else "",
+        markup.block("Without an attack", [_abouts(records, once)], once, records, "wide", digits=1) if once else "",
     ]
     note = "Mean ± standard deviation, and below it the 95% interval for the mean over seeds. " if several else ""
     return f'<p class="small">{note}Shares in %.</p>\n<div class="metrics">{"".join(blocks)}</div>'

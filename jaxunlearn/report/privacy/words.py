@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxunlearn.privacy import DIRECT, PrivacyRecord
+from jaxunlearn.privacy import DIRECT, IN_CONTEXT, PrivacyRecord
 from jaxunlearn.report.load import finite
 from jaxunlearn.report.measured import REFERENCE, find, interval, lookup, mean, metrics, share
 from jaxunlearn.report.privacy.load import BASE, TARGET
@@ -42,9 +42,9 @@ def finding(records: Sequence[PrivacyRecord]) -> str:
     value, worst = max(found, key=lambda pair: pair[0])
     before = mean(worst, UNKNOWN, DIRECT)
     how = asked(condition, attack_of(records))
-    first = "" if before is None else f"{share(before)} of the private data it was not shown when asked directly, and "
-    what = "" if first else " of the private data it was not shown"
-    return f"After {clean(worst.method)} the model says {first}{share(value)}{what} once it is {how}{beside}."
+    first = f"{share(before)} of the unknown private data when asked directly, and " if before is not None else ""
+    what = "" if first else " of the unknown private data"
+    return f"After {clean(worst.method)} the models say {first}{share(value)}{what} once {how}{beside}."
 
 
 def separated(records: Sequence[PrivacyRecord]) -> tuple[list[str], int] | None:
@@ -90,7 +90,7 @@ def lead(records: Sequence[PrivacyRecord]) -> str:
 def verdict(record: PrivacyRecord, records: Sequence[PrivacyRecord]) -> str:
     """What one kind of models says, however it is asked, beside retraining."""
     attack, parts = attack_of(records), []
-    for condition in record.conditions:
+    for condition in filter(None, (DIRECT, IN_CONTEXT, last_tuned(records))):
         both = [(n, v) for n in (KNOWN, UNKNOWN) if (v := mean(record, n, condition)) is not None]
         if both:
             parts.append(f"{' / '.join(share(v) for _, v in both)} {asked(condition, attack)}")
@@ -101,7 +101,7 @@ def verdict(record: PrivacyRecord, records: Sequence[PrivacyRecord]) -> str:
     }.get(record.method, "")
     if not parts:
         return f"{start}They were not asked."
-    text = f"{start}Of the private data (known / unknown) they say {join(parts)}."
+    text = f"{start}Of the private data (known / unknown) the models say {join(parts)}."
     if record.method in (BASE, TARGET, REFERENCE):
         return text
     more = beyond(record, records)
@@ -122,7 +122,7 @@ def stopping(record: PrivacyRecord, config: Mapping[str, Any]) -> str:
     chosen, epochs = trace.get("chosen"), trace.get("epochs")
     if not isinstance(chosen, list) or not isinstance(epochs, list) or not chosen or not epochs:
         return ""
-    at = join(list(dict.fromkeys(str(c) for c in sorted(chosen))))
+    at = f"epoch {min(chosen)}" if len(set(chosen)) == 1 else f"epochs {min(chosen)} to {max(chosen)}, by seed"
     if threshold is None:
         return f"It went on to the last of {epochs[-1]} epochs."
     rule = f"the first epoch at which at most {share(threshold)} of the known answers is left"
@@ -136,7 +136,7 @@ def stopping(record: PrivacyRecord, config: Mapping[str, Any]) -> str:
     )
     if late and over:
         return f"Asked to stop after {rule}, it had not got there after all {epochs[-1]} epochs; more of them may do."
-    return f"Stopped after epoch {at}, {rule}."
+    return f"Stopped after {at}: {rule}."
 
 
 def guide(records: Sequence[PrivacyRecord]) -> list[tuple[str, str]]:
@@ -207,8 +207,8 @@ def guide(records: Sequence[PrivacyRecord]) -> list[tuple[str, str]]:
             (
                 "± and [from, to]",
                 "± is the standard deviation over seeds: how much single models differ. The brackets are a 95% interval "
-                "for the mean over seeds (Student’s t), cut at 0 and 100. With few seeds it is wide. It covers how models "
-                "differ, not the choice of the people.",
+                "for the mean over seeds (Student’s t), cut at 0 and 100. With few seeds it is wide, and has no width "
+                "where they agree. It covers how models differ, not the choice of the people.",
             )
         )
     return texts
