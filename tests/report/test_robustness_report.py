@@ -114,7 +114,7 @@ def test_the_command_shows_it(run, tmp_path, capsys):
 
 def test_two_kinds_of_directories_are_refused(small, tmp_path):
     audit = write_minimal(tmp_path / "audit")
-    with pytest.raises(InputError, match="one kind.*small holds robustness.json and .*audit does not"):
+    with pytest.raises(InputError, match="one kind, but .*small holds robustness.json; .*audit holds bound.json"):
         write_report([small, audit])
     (small / "outsider").mkdir()
     (small / "outsider" / "bound.json").write_text("{}")

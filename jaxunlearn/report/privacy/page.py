@@ -243,7 +243,7 @@ def _layers(records: Sequence[PrivacyRecord]) -> str:
     held = [(record, values) for record in records if (values := by_layer(record, UNKNOWN)) is not None]
     if not held:
         return ""
-    places = max((record.cka["layers"] for record, _ in held), key=len)
+    places = range(max(len(values) for _, values in held))
     rows = [
         (markup.row_class(record), record.method, [f"{v:.2f}".replace("-", "−") for v in values.mean(axis=1)])
         for record, values in held
@@ -358,7 +358,7 @@ def _difference(values: list[float] | None) -> str:
     if len(values) < 2:
         return middle
     half = float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
-    low, high = (table.points(np.clip(np.mean(values) + s * half, -1, 1)) for s in (-1, 1))
+    low, high = (table.points(float(np.clip(np.mean(values) + s * half, -1, 1))) for s in (-1, 1))
     return f'{middle}<span class="small">[{low}, {high}]</span>' if math.isfinite(half) else middle
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from jaxunlearn.privacy import DIRECT
 from jaxunlearn.report.canvas import BLUE, GREEN, MUTED, ORANGE, PAPER, Drawing, key, panel, style
@@ -69,7 +70,11 @@ def _panel(runs: Sequence[PrivacyDirectory], method: str) -> Drawing | None:
 
         for (condition, name, selection), points in lines.items():
             colour = BLUE if condition == DIRECT else ORANGE
-            look = {"linewidth": 1.6, "marker": "o" if selection == "random" else "D", "markersize": 5.5}
+            look: dict[str, Any] = {
+                "linewidth": 1.6,
+                "marker": "o" if selection == "random" else "D",
+                "markersize": 5.5,
+            }
             look["linestyle"] = "-" if selection == "random" else (0, (4, 2))
             inside = colour if name == KNOWN else PAPER
             axes.plot(*zip(*points), color=colour, markerfacecolor=inside, clip_on=False, zorder=4, **look)

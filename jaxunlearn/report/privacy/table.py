@@ -142,7 +142,7 @@ def chance_note(records: Sequence[PrivacyRecord]) -> str:
 
 def remarks(record: PrivacyRecord) -> list[str]:
     """What a reader should be warned of: means outside their bands, target models that learnt little or that P3 wears out."""
-    found = [clean(sentence) for sentence in record.surprises()]
+    found = [clean(sentence) for sentence in record.surprises()]  # pyrefly: ignore
     if record.method != TARGET:
         return found
     said, tuned = mean(record, UNKNOWN, DIRECT), last_tuned([record])
