@@ -253,8 +253,10 @@ def _privacy(directory: AnyPath, manifest: dict[str, Any], verify: bool) -> Over
     seeds, asked = config["seeds"], [str(name) for name in manifest.get("asked", [])]
     around = [BASE, TARGET] + [REFERENCE] * (REFERENCE in asked or "all" in asked)
     if config["decoder"]["weights"] is not None:
-        around.remove(BASE)  # pretrained: nothing is trained for it
+        around.remove(BASE)  # pretrained: nothing is trained for it, but it was asked
     stages = [_taught(population / name, directory / name, name, seeds, verify) for name in around]
+    if BASE not in around:
+        _answers(directory / BASE, stages[0].damage)
     for name in ("corpus.json", PREDICTORS):
         read = records.read_json if name.endswith(".json") else partial(records.read_npz, sealed=True)
         _read(directory / name, read, stages[0].damage)

@@ -119,7 +119,7 @@ PICTURES = """
 .metrics thead th, .dense thead th { white-space: normal; }
 .metrics h3 { font-size: 1rem; letter-spacing: 0; }
 .metrics td { line-height: 1.3; }
-.metrics td .small { font-size: 0.78rem; }
+.metrics td .small, .dense td .small { font-size: 0.78rem; }
 .dense { font-size: 0.85rem; line-height: 1.35; }
 .dense th:not(:first-child), .dense td { padding-left: 0.4rem; padding-right: 0.4rem; }
 .dense tr > :last-child { padding-right: 0; }

@@ -48,6 +48,8 @@ KINDS = ((ORANGE, "o"), (BLUE, "s"), (GREEN, "^"), (MUTED, "D"), (INK, "x"))
 LINES = ((BLUE, "o"), (ORANGE, "s"), (INK, "^"), (MUTED, "D"))
 STRETCH = 2.0
 """An axis of losses whose ends differ by more than this factor is logarithmic."""
+NARROWEST = 0.2
+"""Nats that such an axis covers at least."""
 TICKS = (1, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100, 200, 500, 1000)
 
 
@@ -169,8 +171,11 @@ def _path(record: PrivacyRecord) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def _stretched(axes: Any, values: Sequence[float]) -> None:
-    """Makes the x axis logarithmic where its range asks for that."""
+    """Makes the x axis logarithmic where its range asks for that, and no narrower than differences that matter."""
     low, high = min(values), max(values)
+    if high - low < NARROWEST:
+        middle = (low + high) / 2
+        axes.set_xlim(middle - NARROWEST / 2, middle + NARROWEST / 2)
     if low > 0 and high > STRETCH * low:
         axes.set_xscale("log")
         ticks = [tick for tick in TICKS if 0.9 * low <= tick <= 1.1 * high]
@@ -222,8 +227,10 @@ def tradeoff(records: Sequence[PrivacyRecord], *, narrow: bool = False) -> Drawi
             look = {"linestyle": "none", "marker": marker, "markersize": 9, "markeredgewidth": 1.8, "clip_on": False}
             axes.plot([x], [y], color=colour, markerfacecolor=PAPER, zorder=5, **look)
         _stretched(axes, [x for x, _ in ends.values()] + [float(v) for x, _ in paths.values() for v in x])
-        axes.set_ylim(-4, 104)
-        axes.set_yticks(range(0, 101, 25))
+        highest = max([y for _, y in ends.values()] + [float(v) for _, y in paths.values() for v in y])
+        top = min(max(1.1 * highest, 10.0), 104.0)
+        axes.set_ylim(-0.04 * top, top)
+        axes.locator_params(axis="y", nbins=5)
         _label(figure, axes, ends, {n: GREEN if n == REFERENCE else INK for n in ends}, list(paths.values()))
         if handles:
             key(axes, handles, labels, ncols=1 if narrow and len(handles) > 2 else len(handles), fontsize=10.5)
@@ -336,7 +343,8 @@ def trace(record: PrivacyRecord) -> Drawing | Missing:
         labels = [KNOWN, UNKNOWN]
         if isinstance(chosen, list) and chosen and all(finite(c) is not None for c in chosen):
             look = {"linestyle": "none", "marker": "v", "markersize": 9, "color": INK, "clip_on": False, "zorder": 6}
-            handles += axes.plot(sorted(set(chosen)), [4] * len(set(chosen)), **look)
+            at = sorted(set(chosen))
+            handles += axes.plot(at, [0.05] * len(at), transform=axes.get_xaxis_transform(), **look)
             labels.append("stopped")
         axes.set_ylim(0, max(4.0, *(100 * float(v.max()) for v in lines.values() if v is not None)) * 1.06)
         axes.locator_params(axis="y", nbins=5)

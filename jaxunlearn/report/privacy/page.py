@@ -196,8 +196,14 @@ def _coefficient(record: PrivacyRecord, predictor: str, part: str, name: str) ->
     found = coefficients(record, predictor, part)
     if found is None:
         return ABSENT
-    value, low, high = (f"{round(v, 2) + 0.0:.2f}".replace("-", "−") for v in found[name])
-    return f'{value}<span class="small">[{low}, {high}]</span>'
+    value, bounds = _bracketed(found[name]).split(" ", 1)
+    return f'{value}<span class="small">{bounds}</span>'
+
+
+def _bracketed(estimate: Sequence[float]) -> str:
+    """(value, low, high) as "0.33 [0.08, 0.52]"."""
+    value, low, high = (f"{round(v, 2) + 0.0:.2f}".replace("-", "−") for v in estimate)
+    return f"{value} [{low}, {high}]"
 
 
 def predictor_name(name: str) -> str:
@@ -344,10 +350,11 @@ def _beyond(records: Sequence[PrivacyRecord]) -> str:
         return ""
     rows = [("", r.method, [_difference(words.differences(r, reference, n, c)) for c, n in columns]) for r in held]
     heads = [f"{clean(c)} {name}" for c, name in columns]
+    below = " Below it the 95% interval for the mean over seeds." if any(r.seeds > 1 for r in held) else ""
     return (
         f'<div class="wide"><h3>P3 beyond {REFERENCE}</h3>'
-        '<p class="small">In points, the same seed of both: what fine-tuning brings back and did not teach. Below it the '
-        f"95% interval for the mean over seeds.</p>{_grid('P3 beyond retraining', heads, rows, 'method')}</div>"
+        '<p class="small">In points, the same seed of both: what fine-tuning brings back and did not teach.'
+        f"{below}</p>{_grid('P3 beyond retraining', heads, rows, 'method')}</div>"
     )
 
 
@@ -398,21 +405,26 @@ def _correlations(record: PrivacyRecord) -> str:
     held = [name for name in record.correlations if coefficients(record, name, "pooled")]
     if not held:
         return ""
-    heads = [f"{sign}, {heading}" for _, heading in PARTS for sign in ("r", "ρ")]
+    parts = [part for part in PARTS if part[0] != "baseline"]
+    heads = [f"{sign}, {heading}" for _, heading in parts for sign in ("r", "ρ")]
     rows = [
         (
             "",
             predictor_name(n),
-            [_coefficient(record, n, part, c) for part, _ in PARTS for c in ("pearson", "spearman")],
+            [_coefficient(record, n, part, c) for part, _ in parts for c in ("pearson", "spearman")],
         )
         for n in held
     ]
+    loss = coefficients(record, held[0], "baseline")
+    alone = (
+        "" if loss is None else f" The loss alone: r {_bracketed(loss['pearson'])}, ρ {_bracketed(loss['spearman'])}."
+    )
     groups = (row.get("by_group") or {} for n in held for row in record.correlations[n] if isinstance(row, dict))
     kinds = list(dict.fromkeys(kind for group in groups for kind in group))
     single = [("", predictor_name(n), [_coefficient(record, n, kind, "pearson") for kind in kinds]) for n in held]
     return (
         "<details><summary>Correlations of associations with the forgetting score of unknown facts</summary>"
-        f'<p class="small">{escape(_intervals([record]))}</p>'
+        f'<p class="small">{escape(_intervals([record]))}{alone}</p>'
         + _grid("Correlations with the forgetting score", heads, rows, "association")
         + (
             '<p class="small">Pearson’s r in single kinds:</p>'
