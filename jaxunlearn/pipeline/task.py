@@ -98,23 +98,23 @@ def make_model(
             layers=text.layers,
             form="plain" if forward_mode else "hoisted",
         ),
-        "decoder": lambda: transformer.as_model(make_decoder(decoder or configuration.Decoder(), outputs)),
+        "decoder": lambda: transformer.as_model(
+            transformer.language_model(decoder_architecture(decoder or configuration.Decoder(), outputs))
+        ),
     }
     model = makers[name]()
     return in_bfloat16(model) if precision == "bfloat16" else model
 
 
-def make_decoder(sizes: configuration.Decoder, vocabulary: int, **options: Any) -> LanguageModel:
+def decoder_architecture(sizes: configuration.Decoder, vocabulary: int) -> transformer.Architecture:
     """A small Llama.
 
     Args:
         sizes: Its sizes.
         vocabulary: Tokens that its tokenizer has, which may be fewer than were asked for.
-        options: See ``transformer.language_model``.
     """
     given = {field.name: getattr(sizes, field.name) for field in dataclasses.fields(configuration.Decoder)}
-    architecture = transformer.Architecture(family="llama", **given | {"vocabulary": vocabulary})
-    return transformer.language_model(architecture, **options)
+    return transformer.Architecture(family="llama", **given | {"vocabulary": vocabulary})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -387,7 +387,7 @@ def make_info(config: configuration.Audit, data: Prepared, form: str, sizes: Siz
     language = None
     if config.model == "decoder":
         dtype = "bfloat16" if config.precision == "bfloat16" else "float32"
-        language = make_decoder(config.decoder, data.outputs, dtype=dtype)
+        language = transformer.language_model(decoder_architecture(config.decoder, data.outputs), dtype=dtype)
         make = lambda **options: transformer.as_model(language)  # noqa: E731 - which computes in its own precision
     info = info_of(make, form, sizes, config.training, language)
     require(

@@ -3,11 +3,15 @@
 import json
 import shutil
 
+import jax
 import numpy as np
 import pytest
 
 from jaxunlearn import cli, records
+from jaxunlearn.data import tokens
+from jaxunlearn.models.language_weights import load_language_model
 from jaxunlearn.pipeline.privacy import run as pipeline
+from jaxunlearn.pipeline.privacy.load import export, load_models
 from jaxunlearn.privacy import FILE, PrivacyRecord
 
 SMALL = [
@@ -173,3 +177,18 @@ def test_a_quick_study_shows_that_ascent_hides_and_does_not_remove(data_dir, tmp
     assert metric("retrain", "known", "P1") <= 0.05 and metric("retrain", "known", "P3, 10 epochs") <= 0.05
     assert metric("ga", "known", "P1") <= 0.02
     assert metric("ga", "unknown", "P3, 10 epochs") > metric("retrain", "unknown", "P3, 10 epochs") + 0.1
+
+
+@pytest.mark.slow
+def test_models_can_be_loaded_asked_and_exported(finished, tmp_path):
+    loaded = load_models(finished, "ga")
+    answers = records.read_npz(finished / "ga" / "answers.npz", sealed=True)
+    corpus = json.loads((finished / "corpus.json").read_text())["facts"]
+    prompts, lengths = tokens.encode_prompts(loaded.tokenizer, [row["prompt"] for row in corpus])
+    own = jax.tree.map(lambda a: a[1], loaded.params)
+    said = loaded.language.generate(own, prompts, lengths, new_tokens=4, stop=(loaded.tokenizer.eos,))
+    assert np.mean(np.asarray(said) == answers["P1"][1]) > 0.99
+    export(loaded, tmp_path / "hf", seed=1)
+    architecture, params = load_language_model(tmp_path / "hf")
+    assert architecture.width == 16 and all(map(np.array_equal, jax.tree.leaves(params), jax.tree.leaves(own)))
+    assert np.array_equal(tokens.load(tmp_path / "hf").encode("Q: a")[0], loaded.tokenizer.encode("Q: a")[0])

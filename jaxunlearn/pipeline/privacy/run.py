@@ -5,13 +5,14 @@ import importlib.metadata
 import platform
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from jaxunlearn import config as configuration
 from jaxunlearn import records
-from jaxunlearn._paths import AnyPath, remove_tree
+from jaxunlearn._paths import AnyPath, is_local, remove_tree
 from jaxunlearn._validate import InputError, require
 from jaxunlearn.engine import store
 from jaxunlearn.pipeline.audit import PACKAGES, open_method
@@ -26,6 +27,8 @@ from jaxunlearn.pipeline.unlearning import Method
 from jaxunlearn.privacy import ANSWERS, FILE, PREDICTORS, PrivacyRecord
 from jaxunlearn.records import as_json
 from jaxunlearn.unlearn.coreset import core_set
+
+TOKENIZER = "tokenizer"
 
 
 def run(config: Privacy, devices: Sequence[Any] | None = None) -> AnyPath:
@@ -145,6 +148,8 @@ def _write_corpus(study: Study, known: np.ndarray) -> None:
     ]
     with store.disk_errors(directory):
         records.write_json(directory / "corpus.json", {"title": material.title, "facts": rows})
+        if study.config.decoder.weights is None and is_local(directory):
+            study.words.tokenizer.save(Path(str(directory)) / TOKENIZER)
 
 
 def _write_predictors(study: Study, sets: measure.Sets, found: measure.Predictors) -> None:

@@ -25,7 +25,7 @@ from jaxunlearn.pipeline.privacy import material as materials
 from jaxunlearn.pipeline.privacy.config import Fitting, Privacy
 from jaxunlearn.pipeline.privacy.material import Material
 from jaxunlearn.pipeline.runs import run_keys
-from jaxunlearn.pipeline.task import make_decoder
+from jaxunlearn.pipeline.task import decoder_architecture
 from jaxunlearn.sequences import VARIANTS, LanguageModel
 from jaxunlearn.types import Batch, Params, TaskInfo
 from jaxunlearn.unlearn.language import answer_loss
@@ -329,7 +329,7 @@ def build(config: Privacy, devices: Sequence[Any] | None = None, *, runs_per_chu
     make: Any = {"dtype": config.decoder.precision, "remat": config.decoder.remat}
     if config.decoder.weights is None:
         tokenizer = _learnt(config, material)
-        language, pretrained = make_decoder(config.decoder, tokenizer.vocabulary, **make), None
+        architecture, pretrained = decoder_architecture(config.decoder, tokenizer.vocabulary), None
     else:
         tokenizer = tokens.load(str(config.decoder.tokenizer or config.decoder.weights))
         architecture, pretrained = language_weights.load_language_model(str(config.decoder.weights))
@@ -338,8 +338,8 @@ def build(config: Privacy, devices: Sequence[Any] | None = None, *, runs_per_chu
             f"Expected a tokenizer of at most {architecture.vocabulary} ids for {config.decoder.weights}, got one of "
             f"{tokenizer.vocabulary}; name the model's own by decoder.tokenizer.",
         )
-        language = transformer.language_model(architecture, **make)
     words = _tokenised(config, material, tokenizer)
+    language = transformer.language_model(architecture, **make)
     return Study(config, material, words, language, pretrained, mesh, plan, root)
 
 
