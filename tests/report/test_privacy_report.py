@@ -394,6 +394,11 @@ def test_intervals_are_compared_from_three_seeds_on():
     assert words.separated([make_record("retrain"), make_record("ga")]) is None
     three = [make_record(m, seeds=3) for m in ("retrain", "ga", "task-vector")]
     assert words.separated(three) == (["ga"], 2) and words.separated(three[1:]) is None
+    higher = with_shares(
+        three[1], "unknown", [[]] * 3 + [[0.1, 0.2, 0.3], []]
+    )  # .2 ± 4.3 * .1 / sqrt(3) reaches to -.05
+    assert words.separated([three[0], higher]) == ([], 1)
+    assert "Of no method does more come back" in words.lead([three[0], higher])
 
 
 def test_differences_are_paired_by_seed():
