@@ -15,7 +15,7 @@ SMALL = common.small_robustness(
     PAPER,
     model="tinynet",
     training=Training(
-        epochs=16, batch_size=32, descent=SGD(peak=0.05, schedule="cosine", momentum=0.9, weight_decay=0.0)
+        epochs=10, batch_size=32, descent=SGD(peak=0.05, schedule="cosine", momentum=0.9, weight_decay=0.0)
     ),
     method_epochs=2,
 )
