@@ -205,9 +205,13 @@ class Decoder:
     vocabulary: int = 768
     """Tokens, >= 257."""
     width: int = 128
+    """Of the residual stream; heads divide it."""
     layers: int = 4
+    """Blocks."""
     heads: int = 4
+    """Query heads."""
     kv_heads: int = 2
+    """Key and value heads, which divide the query heads."""
     hidden: int = 336
     """Units of the feed-forward parts."""
 

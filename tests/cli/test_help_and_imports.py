@@ -14,9 +14,10 @@ from jaxunlearn.config import METHOD_NAMES
 @pytest.mark.parametrize(
     "words",
     [
-        *([c] for c in COMMANDS if c not in ("audit", "robustness")),
+        *([c] for c in COMMANDS if c not in ("audit", "robustness", "privacy")),
         *(["audit", d] for d in ("digits", "cifar100")),
         ["robustness", "digits"],
+        ["privacy", "people"],
     ],
 )
 def test_every_option_has_a_description(capsys, monkeypatch, words):
