@@ -9,7 +9,7 @@ import dataclasses
 import json
 import math
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxunlearn._validate import InputError, require
+from jaxunlearn.models.language_config import from_config, to_config
 from jaxunlearn.models.pretrained import listed
 from jaxunlearn.models.transformer import Architecture, RopeScaling, frequencies, initial
 from jaxunlearn.types import Params
@@ -104,20 +105,20 @@ _TABLES: dict[str, dict[_Path, _Source]] = {
 }
 
 _GGUF_PARTS = {
-    "token_embd.": ("embedding",),
-    "position_embd.": ("positions",),
-    "output_norm.": ("norm",),
-    "output.": ("output",),
-    "attn_norm.": ("blocks", "attention_norm"),
-    "attn_qkv.": ("blocks", "query"),
-    "attn_q.": ("blocks", "query"),
-    "attn_k.": ("blocks", "key"),
-    "attn_v.": ("blocks", "value"),
-    "attn_output.": ("blocks", "attention_out"),
-    "ffn_norm.": ("blocks", "mlp_norm"),
-    "ffn_gate.": ("blocks", "gate"),
-    "ffn_up.": ("blocks", "up"),
-    "ffn_down.": ("blocks", "down"),
+    "token_embd": ("embedding",),
+    "position_embd": ("positions",),
+    "output_norm": ("norm",),
+    "output": ("output",),
+    "attn_norm": ("blocks", "attention_norm"),
+    "attn_qkv": ("blocks", "query"),
+    "attn_q": ("blocks", "query"),
+    "attn_k": ("blocks", "key"),
+    "attn_v": ("blocks", "value"),
+    "attn_output": ("blocks", "attention_out"),
+    "ffn_norm": ("blocks", "mlp_norm"),
+    "ffn_gate": ("blocks", "gate"),
+    "ffn_up": ("blocks", "up"),
+    "ffn_down": ("blocks", "down"),
 }
 
 
@@ -194,140 +195,6 @@ def _load(a: Architecture, file: _File) -> tuple[Architecture, Params]:
     return a, params
 
 
-def _only(config: Mapping[str, Any], source: str, **values: Any) -> None:
-    """Raises where a setting of a configuration that changes what a model computes is none of those served."""
-    for name, served in values.items():
-        served = served if isinstance(served, tuple) else (served,)
-        require(
-            config.get(name, served[0]) in served,
-            f"Expected {name} in {source} to be {' or '.join(map(repr, served))}, got {config.get(name)!r}; "
-            "models that need another one are not served.",
-        )
-
-
-def _field(config: Mapping[str, Any], source: str, name: str) -> Any:
-    require(config.get(name) is not None, f"Expected {source} to hold {name}; take a complete copy of the model.")
-    return config[name]
-
-
-def _rope(config: Mapping[str, Any], source: str) -> tuple[float, RopeScaling | None]:
-    """Base and scaling, from ``rope_parameters`` or, as before transformers 5, ``rope_theta`` and ``rope_scaling``."""
-    rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-    base = float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0)
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    require(
-        kind in ("default", "llama3"),
-        f"Expected the rope_type in {source} to be 'default' or 'llama3', got {kind!r}; models that need another one are "
-        "not served.",
-    )
-    if kind == "default":
-        return base, None
-    factor, low, high, context = (
-        _field(rope, source, name)
-        for name in ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-    )
-    return base, RopeScaling(factor=factor, low_frequency=low, high_frequency=high, context=context)
-
-
-def _from_config(config: Mapping[str, Any], source: str) -> Architecture:
-    """The architecture of a Hugging Face ``config.json``."""
-    kind = config.get("model_type")
-    require(
-        kind in ("gpt2", "llama"),
-        f"Expected model_type in {source} to be 'gpt2' or 'llama', got {kind!r}; other families are not served.",
-    )
-
-    def field(name: str) -> Any:
-        return _field(config, source, name)
-
-    if kind == "gpt2":
-        _only(
-            config,
-            source,
-            activation_function=("gelu_new", "gelu_pytorch_tanh"),
-            scale_attn_weights=True,
-            scale_attn_by_inverse_layer_idx=False,
-            add_cross_attention=False,
-        )
-        return Architecture(
-            family="gpt2",
-            vocabulary=field("vocab_size"),
-            width=field("n_embd"),
-            layers=field("n_layer"),
-            heads=field("n_head"),
-            hidden=config.get("n_inner") or 0,
-            context=field("n_positions"),
-            norm_epsilon=config.get("layer_norm_epsilon", 1e-5),
-            tied=config.get("tie_word_embeddings", True),
-        )
-    heads, width = field("num_attention_heads"), field("hidden_size")
-    _only(config, source, hidden_act="silu", attention_bias=False, mlp_bias=False, head_dim=(width // heads, None))
-    base, scaling = _rope(config, source)
-    return Architecture(
-        family="llama",
-        vocabulary=field("vocab_size"),
-        width=width,
-        layers=field("num_hidden_layers"),
-        heads=heads,
-        kv_heads=config.get("num_key_value_heads") or 0,
-        hidden=field("intermediate_size"),
-        context=field("max_position_embeddings"),
-        rope_base=base,
-        rope_scaling=scaling,
-        norm_epsilon=config.get("rms_norm_eps", 1e-6),
-        tied=config.get("tie_word_embeddings", False),
-    )
-
-
-def _to_config(a: Architecture) -> dict[str, Any]:
-    """A ``config.json`` for transformers, with the names of version 5 and of those before."""
-    if a.family == "gpt2":
-        return {
-            "architectures": ["GPT2LMHeadModel"],
-            "model_type": "gpt2",
-            "vocab_size": a.vocabulary,
-            "n_embd": a.width,
-            "n_layer": a.layers,
-            "n_head": a.heads,
-            "n_inner": a.hidden,
-            "n_positions": a.context,
-            "activation_function": "gelu_new",
-            "layer_norm_epsilon": a.norm_epsilon,
-            "tie_word_embeddings": a.tied,
-            "torch_dtype": "float32",
-        }
-    scaling = a.rope_scaling
-    rope = {"rope_type": "default"}
-    if scaling is not None:
-        rope = {
-            "rope_type": "llama3",
-            "factor": scaling.factor,
-            "low_freq_factor": scaling.low_frequency,
-            "high_freq_factor": scaling.high_frequency,
-            "original_max_position_embeddings": scaling.context,
-        }
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": a.vocabulary,
-        "hidden_size": a.width,
-        "num_hidden_layers": a.layers,
-        "num_attention_heads": a.heads,
-        "num_key_value_heads": a.kv_heads,
-        "intermediate_size": a.hidden,
-        "max_position_embeddings": a.context,
-        "rope_theta": a.rope_base,
-        "rope_scaling": None if scaling is None else rope,
-        "rope_parameters": rope | {"rope_theta": a.rope_base},
-        "rms_norm_eps": a.norm_epsilon,
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "mlp_bias": False,
-        "tie_word_embeddings": a.tied,
-        "torch_dtype": "float32",
-    }
-
-
 def _json(path: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -364,7 +231,7 @@ def _safetensors(folder: Path) -> _File:
 def _from_folder(folder: Path) -> tuple[Architecture, Params]:
     path = folder / "config.json"
     require(path.is_file(), f"Expected config.json in {folder}; take the folder of a model with its configuration.")
-    architecture, file = _from_config(_json(path), str(path)), _safetensors(folder)
+    architecture, file = from_config(_json(path), str(path)), _safetensors(folder)
     if architecture.family == "gpt2" and "wte.weight" in file.names:  # saved without its output layer
         prefix, read = "transformer.", file.read
         file = _File(
@@ -442,7 +309,7 @@ def _from_gguf_name(family: str, name: str) -> str:
     """The Hugging Face name of a tensor of a GGUF file; a name that is not known is left as it is, and is unexpected."""
     block, _, rest = name.removeprefix("blk.").partition(".") if name.startswith("blk.") else ("", "", name)
     part, _, kind = rest.partition(".")
-    path = _GGUF_PARTS.get(f"{part}.", ())
+    path = _GGUF_PARTS.get(part, ())
     source = _TABLES[family].get(path) or _TABLES[family].get((*path, kind))
     return name if source is None else source.name.format(block)
 
@@ -566,7 +433,7 @@ def save_language_model(
         {path: leaf.shape for path, leaf in leaves.items()} == {path: shape for path, (_, shape) in wanted.items()},
         "Expected params of this architecture; take both from one load_language_model or language_model.",
     )
-    config, copied = _to_config(a), []
+    config, copied = to_config(a), []
     if like is not None:
         config = _json(Path(like) / "config.json") | config
         copied = [file for pattern in _KEPT for file in Path(like).glob(pattern)]
