@@ -143,7 +143,7 @@ def initial(architecture: Architecture, key: PRNGKeyArray) -> Params:
     tables |= {} if a.tied else {"output": (a.width, a.vocabulary)}
     shapes = tables | {name: (a.layers, *shape) for name, shape in matrices.items()}
 
-    # One draw for all: each costs a third of a second to compile.
+    # One draw for all: each costs half a second to compile.
     ends = np.cumsum([math.prod(shape) for shape in shapes.values()])
     draws = jnp.split(_DEVIATION * jax.random.normal(key, (int(ends[-1]),)), ends[:-1])
     drawn = {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), draws)}
