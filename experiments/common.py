@@ -12,6 +12,7 @@ from typing import Any
 
 from jaxunlearn.cli import use_all_cores
 from jaxunlearn.config import Audit, Methods, Training
+from jaxunlearn.pipeline.privacy.config import Privacy
 from jaxunlearn.pipeline.robustness.config import Robustness, Shadows
 from jaxunlearn.pipeline.robustness.presets import PRESETS
 from jaxunlearn.records import BoundRecord, read_json, write_json
@@ -178,7 +179,7 @@ def small_robustness(paper: Robustness, *, model: str, training: Training, metho
         method=Methods(
             finetune=Finetune(**short),
             rl=RandomLabel(**short),
-            influence=Influence(alpha=20.0),
+            influence=Influence(alpha=20.0, samples=256),  # a product with the Fisher matrix takes all of them
             l1_sparse=L1Sparse(**short, alpha=1e-4),
             salun=SalUn(**short),
         ),
@@ -194,19 +195,50 @@ def robustness_rows(name: str, label: str, config: Robustness) -> list[Row]:
     rows = []
     for method in ("original", *config.methods):
         record = RobustnessRecord.from_json(read_json(directory / method / FILE))
-        found: Row = {"setting": label, "method": method, "forgotten": record.scenario, "seeds": record.seeds}
-        for metric in record.metrics:
-            for number, condition in enumerate(record.conditions):
-                if metric.values[number]:
-                    scale = 100 if metric.percent else 1
-                    deviation = metric.sd(number)
-                    found[f"{metric.name} {condition}"] = {
-                        "mean": round(scale * (metric.mean(number) or 0.0), 2),
-                        "sd": None if deviation is None else round(scale * deviation, 2),
-                        "n": metric.count,
-                    }
-        rows.append(found | {"seconds": record.seconds, "curves": record.curves, "notes": record.notes})
+        rows.append(_measured(label, record) | {"curves": record.curves})
     return rows
+
+
+def privacy_rows(name: str, label: str, config: Privacy) -> list[Row]:
+    """Runs or resumes one study of privacy; a row for each model around unlearning and for each method."""
+    from jaxunlearn.pipeline.privacy import run as pipeline
+    from jaxunlearn.privacy import FILE, PrivacyRecord
+
+    directory = pipeline.run(dataclasses.replace(config, out=runs_folder() / name / label))
+    rows = []
+    for method in dict.fromkeys(("base", "target", *pipeline.method_names(config))):
+        record = PrivacyRecord.from_json(read_json(directory / method / FILE))
+        more = {"correlations": record.correlations, "cka": record.cka, "trace": record.trace, "curve": record.curve}
+        rows.append(_measured(label, record) | more)
+    return rows
+
+
+def _measured(label: str, record: Any) -> Row:
+    """The metrics of a record, under "METRIC CONDITION"."""
+    found: Row = {"setting": label, "method": record.method, "forgotten": record.scenario, "seeds": record.seeds}
+    for metric in record.metrics:
+        for number, condition in enumerate(record.conditions):
+            if metric.values[number]:
+                scale = 100 if metric.percent else 1
+                deviation = metric.sd(number)
+                found[f"{metric.name} {condition}"] = {
+                    "mean": round(scale * (metric.mean(number) or 0.0), 2),
+                    "sd": None if deviation is None else round(scale * deviation, 2),
+                    "n": metric.count,
+                }
+    return found | {"seconds": record.seconds, "notes": record.notes}
+
+
+def _cell(key: str) -> Callable[[Row], Any]:
+    """Mean and sd of a metric under a condition."""
+
+    def show(one: Row) -> str | None:
+        found = one.get(key)
+        if found is None:
+            return None
+        return f"{found['mean']:.1f}" if found["sd"] is None else f"{found['mean']:.1f} ± {found['sd']:.1f}"
+
+    return show
 
 
 def robustness_main(file: str, small: Mapping[str, Robustness], paper: Mapping[str, Robustness]) -> None:
@@ -215,20 +247,11 @@ def robustness_main(file: str, small: Mapping[str, Robustness], paper: Mapping[s
     configs = [*small.values(), *paper.values()]
     conditions = list(dict.fromkeys(condition for config in configs for condition in config.conditions))
 
-    def cell(key: str) -> Callable[[Row], Any]:
-        def show(one: Row) -> str | None:
-            found = one.get(key)
-            if found is None:
-                return None
-            return f"{found['mean']:.1f}" if found["sd"] is None else f"{found['mean']:.1f} ± {found['sd']:.1f}"
-
-        return show
-
     columns: dict[str, Callable[[Row], Any]] = {"setting": lambda r: r["setting"], "method": lambda r: r["method"]}
-    columns |= {"TA retain": cell("ta_retain_classes clean"), "TA all": cell("ta_all clean")}
+    columns |= {"TA retain": _cell("ta_retain_classes clean"), "TA all": _cell("ta_all clean")}
     for condition in conditions:
         columns |= {
-            f"{label}, {condition}": cell(f"{key} {condition}")
+            f"{label}, {condition}": _cell(f"{key} {condition}")
             for label, key in (
                 ("UA", "ua"),
                 ("UA of unseen", "ua_control"),
@@ -238,4 +261,17 @@ def robustness_main(file: str, small: Mapping[str, Robustness], paper: Mapping[s
         }
     _command(
         file, small, paper, lambda label, config: robustness_rows(name, label, config), columns, "percent, mean and sd"
+    )
+
+
+def privacy_main(file: str, small: Mapping[str, Privacy], paper: Mapping[str, Privacy]) -> None:
+    """The command of an experiment on language models, with the options of ``main``."""
+    name = Path(file).parent.name
+    conditions = list(dict.fromkeys(c for config in (*small.values(), *paper.values()) for c in config.conditions))
+    columns: dict[str, Callable[[Row], Any]] = {"setting": lambda r: r["setting"], "method": lambda r: r["method"]}
+    for condition in conditions:
+        columns |= {f"{condition}, {part}": _cell(f"{part} {condition}") for part in ("known", "unknown")}
+    columns |= {"retained": _cell("retained P1"), "QA": _cell("rouge P1"), "text nll": _cell("text_nll P1")}
+    _command(
+        file, small, paper, lambda label, config: privacy_rows(name, label, config), columns, "percent, mean and sd"
     )

@@ -45,7 +45,7 @@ def run(config: Privacy, devices: Sequence[Any] | None = None) -> AnyPath:
         InputError: Anything the user can mend; what was finished before stays on disk and is reused.
     """
     config.check()
-    names = _names(config)
+    names = method_names(config)
     resolved = {name: configuration.resolve_method(name, config.method) for name in names}
     study = build(config, devices, runs_per_chunk=_chunks_begun(config))
     directory = config.directory
@@ -69,7 +69,7 @@ def run(config: Privacy, devices: Sequence[Any] | None = None) -> AnyPath:
     return directory
 
 
-def _names(config: Privacy) -> list[str]:
+def method_names(config: Privacy) -> list[str]:
     """The methods that were asked for; "all" are the paper's and RAU."""
     names = list(configuration.PRIVUN_METHODS) if config.methods == ("all",) else list(config.methods)
     require("all" not in names, f"Expected methods=all alone, or names, got {' '.join(config.methods)}.")
