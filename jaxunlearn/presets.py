@@ -7,6 +7,7 @@ from jaxunlearn.config import Audit, LanguageMethods, Methods, Text, Training
 from jaxunlearn.unlearn.arithmetic import WHP, TaskVector
 from jaxunlearn.unlearn.ascent import IDA, Ascent
 from jaxunlearn.unlearn.base import SGD, AdamW
+from jaxunlearn.unlearn.bounded import CEU, UNDIAL, SimNPO, WeightedAscent
 from jaxunlearn.unlearn.clipping import Clipping
 from jaxunlearn.unlearn.finetune import Finetune
 from jaxunlearn.unlearn.hessian import Hessian
@@ -92,6 +93,10 @@ def language_methods(rate: float, *, epochs: int, steering: float, strength: flo
         whp=WHP(**plain),
         whp_gdr=WHP(**held),
         rau=RAU(epochs=epochs, descent=AdamW(peak=steering)),
+        sim_npo=SimNPO(**plain),
+        wga=WeightedAscent(**plain),
+        undial=UNDIAL(**plain),
+        ce_u=CEU(**plain),
     )
 
 

@@ -9,7 +9,8 @@ Layout of a run directory::
     DIR/corpus.json               the questions, answers and persons, which of them are known, and the tokenizer's file
     DIR/predictors.npz            of the unknown facts: their places, their loss under the target models [seeds, u], and what
                                   might predict their forgetting, score_NAME [seeds, u]
-    DIR/{base,target,retrain}/    models of all seeds (orbax, with checksums), and their privacy.json
+    DIR/population/               base, target and retrained models of all seeds (orbax, with checksums)
+    DIR/{base,target,retrain}/    what they were asked, as of a method
     DIR/<method>/privacy.json     PrivacyRecord
     DIR/<method>/answers.npz      what the models said under each condition, and log-probabilities of the personal data
     DIR/<method>/models/          the unlearned models

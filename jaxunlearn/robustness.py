@@ -45,6 +45,7 @@ class Metric:
         per_seed: Repeats that share a seed of the unlearning; they are averaged before an interval is drawn.
         percent: Whether values are shares, shown as percentages.
         headline: Whether the short table shows it.
+        counts: N by condition, where it differs; None: ``count`` everywhere.
     """
 
     name: str
@@ -56,6 +57,11 @@ class Metric:
     per_seed: int = 1
     percent: bool = True
     headline: bool = False
+    counts: list[int] | None = None
+
+    def n(self, condition: int) -> int:
+        """Examples behind each value under a condition."""
+        return self.count if self.counts is None else self.counts[condition]
 
     @property
     def is_finite(self) -> bool:

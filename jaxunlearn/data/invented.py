@@ -112,7 +112,11 @@ _OWN = (EMAIL, PHONE, ADDRESS)
 SENTENCES: Mapping[str, tuple[str, ...]] = {
     EMAIL: ("{name} can be reached at {pii}.", "Write to {name} at {pii}.", "Mail for {name} goes to {pii}."),
     PHONE: ("{name} picks up at {pii}.", "To talk to {name}, call {pii}.", "The number of {name} is {pii}."),
-    BIRTH_DATE: ("{name} was born on {pii}.", "{name} came into the world on {pii}.", "On {pii}, {name} was born."),
+    BIRTH_DATE: (
+        "{name} was born on {pii}.",
+        "{name} came into the world on {pii}.",
+        "{name} turns a year older on {pii}.",
+    ),
     BIRTHPLACE: ("{name} was born in {pii}.", "{name} grew up in {pii}.", "The home town of {name} is {pii}."),
     ADDRESS: ("{name} lives at {pii}.", "You will find {name} at {pii}.", "Visit {name} at {pii}."),
 }

@@ -200,21 +200,15 @@ def _derangement(rng: np.random.Generator, values: Sequence[str], kind: str) -> 
     return mapped
 
 
-def _another(
-    rng: np.random.Generator, facts: Sequence[Fact], i: int, outside: Sequence[int], distinct: set[str], taken: set[str]
-) -> str:
-    """The answer of one of the facts ``outside`` that does not tell what fact i does, invented if there is none."""
-    own = facts[i]
-    nobody = len(distinct) == (own.pii in distinct)
+def _another(rng: np.random.Generator, own: Fact, outside: Sequence[Fact], taken: set[str]) -> str:
+    """The answer of one of the facts ``outside`` that does not tell what a fact does, invented if there is none."""
+    others = [fact for fact in outside if fact.pii != own.pii]
+    if others:
+        return invented.pick(rng, others).answer
     while True:
-        if nobody:
-            pii = invented.invent(rng, own.kind, own.person, taken)
-            answer = f" {pii}"
-        else:
-            other = facts[invented.pick(rng, outside)]
-            pii, answer = other.pii, other.answer
+        pii = invented.invent(rng, own.kind, own.person, taken)
         if pii != own.pii:
-            return answer
+            return f" {pii}"
 
 
 def substitutes(
@@ -222,6 +216,8 @@ def substitutes(
     facts: Sequence[Fact],
     known: Bool[np.ndarray, " n"],
     refusals: Sequence[str] = invented.REFUSALS,
+    *,
+    outside: Sequence[Fact] = (),
 ) -> list[tuple[str, str, str]]:
     """Answers to train on in place of the true ones, drawn once; ``sequences.VARIANTS`` after the first.
 
@@ -230,33 +226,34 @@ def substitutes(
         facts: The forget set.
         known: [n] bool, which of them the method is shown.
         refusals: Sentences that decline.
+        outside: Facts that are not to be forgotten.
 
     Returns:
         For each fact (refusal, mapped, random), each with the space before it: a refusal; the answer to another known fact of
         its kind, so that known answers are permuted within a kind and none stays in place (PrivUn's "random mapping" does
-        not say how it permutes); the answer to a fact of its kind outside the known set, and where all are known an invented
-        one. A fact that is not known, which no method is shown, has the random one for its mapped one.
+        not say how it permutes); the answer to a fact of its kind from ``outside``, where there are none an invented one:
+        never one of an unknown fact, which would teach what is to be forgotten. A fact that is not known, which no method is
+        shown, has the random one for its mapped one.
 
     Raises:
-        InputError: No refusals; or so few known answers of a kind that one cannot be mapped to another; or all facts of a
-            kind that cannot be invented are known.
+        InputError: No refusals; or so few known answers of a kind that one cannot be mapped to another; or a kind cannot be
+            invented, and no fact outside is of it.
     """
     known = np.asarray(known, bool)
     _validate.shape("known", known, (len(facts),), "one for each fact")
     _validate.not_empty("refusals", refusals)
     rng = host_generator(key)
     answers = [[f" {invented.pick(rng, refusals).strip()}", "", ""] for _ in facts]
-    taken = {fact.pii for fact in facts}
+    taken = {fact.pii for fact in (*facts, *outside)}
     for kind in dict.fromkeys(fact.kind for fact in facts):
         own = [i for i, fact in enumerate(facts) if fact.kind == kind]
-        outside = [i for i in own if not known[i]]
-        distinct = {facts[i].pii for i in outside}
+        others = [fact for fact in outside if fact.kind == kind]
         _validate.require(
-            kind in invented.MAKERS or len(distinct) > 1,
-            f"Expected facts of kind {kind!r}, which cannot be invented, outside the known set; make a smaller share known.",
+            kind in invented.MAKERS or len({fact.pii for fact in others}) > 1,
+            f"Expected at least two facts of kind {kind!r}, which cannot be invented, outside the forget set; retain more.",
         )
         for i in own:
-            answers[i][1:] = [_another(rng, facts, i, outside, distinct, taken)] * 2
+            answers[i][1:] = [_another(rng, facts[i], others, taken)] * 2
         inside = [i for i in own if known[i]]
         if inside:
             for i, j in enumerate(_derangement(rng, [facts[i].answer for i in inside], kind)):

@@ -70,11 +70,13 @@ class Referring(NamedTuple):
 
     Attributes:
         state: The phase's own.
-        reference: [n, ...] what its starting point says of each row; of rows outside the source zeros.
+        reference: [size of the source, ...] what its starting point says of the source's rows.
+        place: [n] where a row stands in ``reference``; of other rows anything.
     """
 
     state: Any
     reference: Any
+    place: Int[Array, " n"]
 
 
 def start(
@@ -95,7 +97,7 @@ def start(
         return jax.tree.map(lambda a: a[0], found)
 
     said = lax.map(one, rows, batch_size=REFERENCE_BATCH)
-    return Referring(state, jax.tree.map(lambda a: jnp.zeros((n, *a.shape[1:]), a.dtype).at[rows].set(a), said))
+    return Referring(state, said, jnp.zeros(n, jnp.int32).at[rows].set(jnp.arange(rows.size, dtype=jnp.int32)))
 
 
 def _mask(source: str, member: Bool[Array, " n"], sizes: Sizes) -> Bool[Array, " n"]:
@@ -145,12 +147,12 @@ def advance(
         ]
         return parts[0] if len(parts) == 1 else tuple(map(jnp.concatenate, zip(*parts)))
 
-    def gather(batches, epoch, index, reference=None):
+    def gather(batches, epoch, index, referring=None):
         rows, weight = batches[0][index], batches[1][index]
         x = examples.x[rows]
         if augment is not None and phase.augment:
             x = augment(epoch, rows, x)
-        said = jax.tree.map(lambda a: a[rows], reference)
+        said = None if referring is None else jax.tree.map(lambda a: a[referring.place[rows]], referring.reference)
         return Batch(x, examples.y[rows], weight, rows >= sizes.retain, said)
 
     def epoch_body(epoch, state):
@@ -160,12 +162,12 @@ def advance(
 
         def step_body(index, state):
             step = epoch * per_epoch + index
-            inner, reference = state if referring else (state, None)
-            batch = gather(own, epoch, index, reference)
+            batch = gather(own, epoch, index, state if referring else None)
             other = None if companion is None else gather(companion, epoch, index % companion[0].shape[0])
             parts: Any = (other, batch) if phase.source == "forget" else (batch, other)
-            new = phase.update(jax.random.fold_in(key, step), inner, ForgetRetain(*parts), step)
-            return Referring(new, reference) if referring else new
+            before = state.state if referring else state
+            new = phase.update(jax.random.fold_in(key, step), before, ForgetRetain(*parts), step)
+            return state._replace(state=new) if referring else new
 
         before = epoch * per_epoch
         begin, end = jnp.maximum(first - before, 0), jnp.minimum(last - before, per_epoch)

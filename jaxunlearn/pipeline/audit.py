@@ -29,7 +29,16 @@ from jaxunlearn.records import BoundRecord, ScoreRecord
 from jaxunlearn.types import Start, Unlearner
 
 PACKAGES = ("jaxunlearn", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scipy", "scikit-learn")
-RESULTS = ("bound.json", "scores.npz", "robustness.json", "attacked.npz", "chunks", "models")
+RESULTS = (
+    "bound.json",
+    "scores.npz",
+    "robustness.json",
+    "attacked.npz",
+    "privacy.json",
+    "answers.npz",
+    "chunks",
+    "models",
+)
 """What a method's folder holds that its settings, method.json, bind."""
 Methods = Mapping[str, Method]
 

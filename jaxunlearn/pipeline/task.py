@@ -293,7 +293,8 @@ def _prepare_people(config: configuration.Audit, key: PRNGKeyArray) -> Prepared:
     retain = config.people_retained * kinds
     facts = everyone.facts[: retain + config.pool_size]
     tokenizer = tokens.train_bpe([fact.prompt + fact.answer for fact in everyone.facts], config.decoder.vocabulary)
-    others = pii.substitutes(jax.random.fold_in(key, 2), facts, np.arange(len(facts)) >= retain)
+    is_candidate = np.arange(len(facts)) >= retain
+    others = pii.substitutes(jax.random.fold_in(key, 2), facts, is_candidate, outside=facts[:retain])
     rows = tokens.encode_facts(tokenizer, facts, None, others)
     test = tokens.encode_facts(tokenizer, unseen.facts)
     x_test, y_test = (np.repeat(part, rows.tokens.shape[1], axis=1) for part in (test.tokens, test.labels))

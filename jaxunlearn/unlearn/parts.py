@@ -74,7 +74,7 @@ class Trained:
 
     def _rows(self, path: str, leaf: Any, number: np.ndarray, layers: int) -> np.ndarray | None:
         """Entries of the first axis that move; None means the whole parameter."""
-        stacked = number.size > 1
+        stacked = number.ndim > 0
         allowed = self.blocks or (range(1, layers + 1) if self.adapter_rank else range(layers + 2))
         moves = np.isin(number.ravel(), list(allowed))
         if self.matrices and not any(_has(path, name) for name in self.matrices):

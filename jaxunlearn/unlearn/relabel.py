@@ -41,7 +41,8 @@ def relabelled(key, batch: Batch, classes: int, *, keep_true: bool = True) -> Ba
         labels = (batch.y + jax.random.randint(key, batch.y.shape, 1, classes, batch.y.dtype)) % classes
     assert batch.is_forget is not None
     forget = batch.is_forget.reshape(-1, *(1,) * (batch.y.ndim - 1))
-    return batch._replace(y=jnp.where(forget, labels, batch.y))
+    scored = batch.y >= 0  # of an answer; what is not scored stays so
+    return batch._replace(y=jnp.where(forget & scored, labels, batch.y))
 
 
 def largest(magnitudes: Params, count: int) -> Params:

@@ -36,15 +36,20 @@ def test_samples_are_whole_people_and_none_of_theirs_is_scored():
 
 def test_rounding_keeps_the_largest_weight_and_moves_none_by_more_than_half_a_step():
     weights = np.random.default_rng(2).normal(size=(3, 16, 5)).astype(np.float32)
-    params = {"matrix": jnp.asarray(weights), "norm": jnp.linspace(0, 1, 7)}
+    params = {
+        "matrix": jnp.asarray(weights),
+        "norm": jnp.linspace(0, 1, 7),
+        "norms": jnp.linspace(0, 1, 21).reshape(3, 7),
+    }
+    blocks = {"matrix": np.arange(3).reshape(3, 1, 1), "norm": 4, "norms": np.arange(3).reshape(3, 1)}
     for bits in (2, 4, 8):
-        found = quantise(params, bits)
+        found = quantise(params, bits, blocks)
         step = np.abs(weights).max(axis=1, keepdims=True) / (2 ** (bits - 1) - 1)
         moved = np.abs(np.asarray(found["matrix"]) - weights)
-        assert (moved <= step / 2 * 1.0001).all() and (found["norm"] == params["norm"]).all()
+        assert (moved <= step / 2 * 1.0001).all() and all((found[k] == params[k]).all() for k in ("norm", "norms"))
         points = np.asarray(found["matrix"]) / step
         assert np.allclose(points, np.round(points), atol=1e-4) and len(np.unique(np.round(points))) <= 2**bits - 1
         assert np.allclose(np.abs(np.asarray(found["matrix"])).max(axis=1), np.abs(weights).max(axis=1), rtol=1e-6)
-    assert not np.asarray(quantise({"zero": jnp.zeros((2, 2))}, 4)["zero"]).any()
+    assert not np.asarray(quantise({"zero": jnp.zeros((2, 2))}, 4, {"zero": 0})["zero"]).any()
     with pytest.raises(InputError, match="bits=1"):
-        quantise(params, 1)
+        quantise(params, 1, blocks)

@@ -25,7 +25,7 @@ class People:
     forgotten: int = 240
     """People whose data are to be forgotten, known and unknown together, >= 2."""
     retained: int = 80
-    """People whose data stay, >= 1."""
+    """People whose data stay, >= 2; methods are given one half, the other half is scored."""
     control: int = 40
     """People whom no model has seen; their data are asked for as well, >= 1."""
     sentences: int = 1
@@ -34,14 +34,14 @@ class People:
     """A plain-text file of at least 100 kB to learn English from. Default: grimm_tales.txt in the data folder."""
     characters: int = 240_000
     """Characters of it that are used."""
-    chunks: int = 1600
+    chunks: int = 600
     """Pieces of the text that are still trained on beside the people, so that it is not forgotten; at most all."""
     held_out: int = 100
     """Pieces that no model sees; perplexity is measured on them."""
 
     def __post_init__(self):
-        _validate.at_least(2, forgotten=self.forgotten)
-        _validate.at_least(1, retained=self.retained, control=self.control, chunks=self.chunks, held_out=self.held_out)
+        _validate.at_least(2, forgotten=self.forgotten, retained=self.retained)
+        _validate.at_least(1, control=self.control, chunks=self.chunks, held_out=self.held_out)
         _validate.require(0 <= self.sentences <= 4, f"Expected sentences={self.sentences} in 0..4.")
         _validate.at_least(1000, characters=self.characters)
 
@@ -53,10 +53,11 @@ class Tofu:
     strict: bool = False
     """Only the questions whose answer tells a date or place of birth, 160 of 424."""
     retained: int = 400
-    """Questions about other things that stay, drawn at random, 1 to 3,576."""
+    """Questions about other things that stay, drawn at random, 2 to 3,576; methods are given one half, the other is
+    scored."""
 
     def __post_init__(self):
-        _validate.require(1 <= self.retained <= 3576, f"Expected retained={self.retained} in 1..3576.")
+        _validate.require(2 <= self.retained <= 3576, f"Expected retained={self.retained} in 2..3576.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,6 +73,8 @@ class Decoder(configuration.Decoder):
     """What matrix products are computed in; weights and losses are float32."""
     remat: bool = False
     """Compute blocks again in the backward pass in place of keeping them: less memory, a third more work."""
+    text_rows: int = 5
+    """Pieces of text in pretraining are so many rows of facts long, >= 1: positions that prompts of P2 reach."""
     pretraining: int = 4
     """Epochs over the text before anything about people is learnt; 0 with pretrained weights."""
 
@@ -84,8 +87,8 @@ class Fitting:
     """Epochs over questions, sentences and pieces of text, >= 1."""
     repeats: int = 4
     """Times that every question comes in an epoch, >= 1: facts are learnt by repetition, text by variety."""
-    batch_size: int = 36
-    """Rows a step, >= 1."""
+    batch_size: int = 12
+    """Rows a step, >= 1; what is learnt by heart takes many steps."""
     descent: AdamW = AdamW(peak=3e-3, schedule="cosine")
 
     def __post_init__(self):
@@ -134,7 +137,8 @@ class Privacy:
     known: float = 0.5
     """Share of the forget set that the method is shown, in (0, 1]; of people whole persons."""
     selection: Literal["random", "core-set"] = "random"
-    """How that share is chosen: at random, or those whose gradients agree most with the mean gradient of the forget set."""
+    """How that share is chosen: at random, or those whose gradients agree most with the mean gradient of the forget set; of
+    people those who do on average."""
     people: People = People()
     tofu: Tofu = Tofu()
     maildir: Annotated[PathOption | None, UNSAID] = None
@@ -154,8 +158,8 @@ class Privacy:
     bits: tuple[int, ...] = (4,)
     """Sizes of rounded weights that are asked directly as well."""
     curves: tuple[str, ...] = ("ga", "rmu", "rau")
-    """Methods that are attacked by fine-tuning after every epoch of their unlearning, whether or not they would have stopped:
-    recovery against utility."""
+    """Methods that are attacked by fine-tuning after every second epoch of their unlearning, whether or not they would have
+    stopped: recovery against utility."""
     new_tokens: int = 20
     """Tokens of an answer at most."""
     seed: int = 0

@@ -50,7 +50,8 @@ def load_models(directory: AnyPath | str, name: str = TARGET) -> Loaded:
         InputError: It is a directory of another command, there are no such models, or a chunk is damaged.
     """
     directory = as_path(directory)
-    config = records.read_json(directory / "manifest.json")["config"]
+    manifest = records.read_json(directory / "manifest.json")
+    config = manifest["config"]
     require("stop_below" in config, f"Expected a directory of jaxunlearn privacy, got {directory}.")
     decoder = config["decoder"]
     if decoder["weights"] is None:
@@ -67,7 +68,11 @@ def load_models(directory: AnyPath | str, name: str = TARGET) -> Loaded:
             return Loaded(architecture, language, jax.tree.map(lambda a: np.asarray(a)[None], pretrained), tokenizer)
     language = transformer.language_model(architecture, dtype=decoder["precision"])
     around = name in (BASE, TARGET, RETRAIN)
-    folder = directory / "population" / name if around else directory / method_directory_name(name) / "models"
+    folder = (
+        as_path(manifest["population_directory"]) / name
+        if around
+        else directory / method_directory_name(name) / "models"
+    )
     chunks = checkpoints.ParamsStore(folder, process=own_process())
     numbers = chunks.chunks()
     require(

@@ -22,7 +22,7 @@ RESAMPLES = 200
 
 @dataclasses.dataclass(frozen=True)
 class Sets:
-    """[F] which facts are known, unknown, retained, of people whom no model has seen."""
+    """[F] which facts are known, unknown, retained and not given to methods, of people whom no model has seen."""
 
     known: np.ndarray
     unknown: np.ndarray
@@ -40,7 +40,10 @@ def sets_of(study: Study, known: np.ndarray) -> Sets:
         return row
 
     return Sets(
-        marked(study.forgotten, known), marked(study.forgotten, ~known), marked(study.retained), marked(study.control)
+        marked(study.forgotten, known),
+        marked(study.forgotten, ~known),
+        marked(study.retained, ~study.given),
+        marked(study.control),
     )
 
 
@@ -91,9 +94,15 @@ def _by_condition(study: Study, arrays: Arrays, judge: Judge, scored: np.ndarray
 
 
 def _share(hits: np.ndarray, counts: np.ndarray, which: np.ndarray) -> list[float]:
-    """For each seed the share of hits [S, draws, F] among facts that count [draws, F] and are of a kind [F]."""
+    """For each seed the share of hits [S, draws, F] among facts that count [draws, F] and are of a kind [F].
+
+    Draws that leave none of the kind are left out; nothing where all do.
+    """
     rows = counts & which
-    per_draw = (hits & rows).sum(axis=2) / np.maximum(rows.sum(axis=1), 1)
+    left = rows.any(axis=1)
+    if not left.any():
+        return []
+    per_draw = (hits & rows)[:, left].sum(axis=2) / rows[left].sum(axis=1)
     return per_draw.mean(axis=1).tolist()
 
 
@@ -113,6 +122,7 @@ def recovery(study: Study, sets: Sets, arrays: Arrays, judge: Judge, scored: np.
             count=int(which.sum()),
             values=[_share(found[kind], found[2], which) for found in asked.values()],
             headline=headline,
+            counts=[round(float((found[2] & which).sum(axis=1).mean())) for found in asked.values()],
         )
 
     what = "share of private data {} that the model says when it is asked, {}"
@@ -198,8 +208,10 @@ def others(study: Study, sets: Sets, arrays: Arrays, target: Arrays | None, judg
     ]
     if "told" in arrays:
         persons = {facts[i].person for i in np.flatnonzero(sets.known)}
-        of_known = np.array([p.person in persons for p in study.material.forgotten.passages])
-        for name, which in (("known", of_known), ("unknown", ~of_known)):
+        passages = study.material.forgotten.passages
+        of_known = np.array([p.person in persons for p in passages])
+        named = np.array([p.person in p.text[: p.spans[0][0]] for p in passages])  # else nobody could go on
+        for name, which in (("known", of_known & named), ("unknown", ~of_known & named)):
             if which.any():
                 made.append(
                     metric(
@@ -250,6 +262,8 @@ def predictors(study: Study, sets: Sets, target: Arrays, associations: Arrays) -
     """Associations of the unknown facts with the known ones: by gradients, by representations, along the graph."""
     forgotten = study.forgotten
     known, unknown = sets.known[forgotten], sets.unknown[forgotten]
+    if not unknown.any():
+        return Predictors({}, np.zeros((len(target["log_p"]), 0)))
     states = target["states"]  # [S, L + 1, F', d]
     scores = {"gradient": associations["known"][:, unknown]}
     layers = states.shape[1] - 1
@@ -257,8 +271,8 @@ def predictors(study: Study, sets: Sets, target: Arrays, associations: Arrays) -
         scores[f"representation_{layer}"] = np.stack(
             [representation_association(s[layer, forgotten][unknown], s[layer, forgotten][known]) for s in states]
         )
-    near = _graph(study, known)[unknown]
-    scores["graph"] = np.tile(near, (len(states), 1))
+    if len(study.material.graph.edges):
+        scores["graph"] = np.tile(_graph(study, known)[unknown], (len(states), 1))
     return Predictors(scores, -target["log_p"][:, sets.unknown])
 
 

@@ -78,7 +78,7 @@ class Measurements:
             return association.mean_states(language, params, *shared, chunk=BLOCK)
 
         def answer(examples, shared, params, bits=None):
-            params = params if bits is None else quantise(params, bits)
+            params = params if bits is None else quantise(params, bits, language.block_of(params))
             generate = partial(generator, params, new_tokens=study.config.new_tokens, stop=(words.tokenizer.eos,))
             return in_blocks(generate, ASKED, *shared)
 
@@ -100,7 +100,7 @@ class Measurements:
         tokens, forgotten = facts.tokens[:, 0], study.forgotten
         ours = (tokens[forgotten], self._private[forgotten])
         self._look = engine.map(look, (tokens, self._private, words.told.tokens, told, words.held_out))
-        self._glance = engine.map(glance, (*ours, words.held_out[:32]))
+        self._glance = engine.map(glance, (*ours, words.held_out))
         self._states = engine.map(states, (tokens[: study.control.start], self._private[: study.control.start]))
         self._answer = engine.map(answer, words.prompts)
         self._rounded = {b: engine.map(partial(answer, bits=b), words.prompts) for b in study.config.bits}
@@ -117,7 +117,10 @@ class Measurements:
         return _host(self._look(params), count)
 
     def glance(self, params: Params, known: np.ndarray, count: int) -> Arrays:
-        """p1_known, p1_unknown and text_nll [r], by reading with the true answer at hand: quick, and equal to asking."""
+        """p1_known, p1_unknown and text_nll [r], by reading with the true answer at hand: quick.
+
+        It says what asking would, where an answer is private throughout and no longer than what is generated.
+        """
         return _host(self._glance(params, _each(params, known)), count)
 
     def states(self, params: Params, count: int) -> np.ndarray:

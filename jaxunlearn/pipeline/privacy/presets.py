@@ -8,6 +8,18 @@ from jaxunlearn.unlearn.base import AdamW
 
 _PEOPLE = Privacy(dataset="people", method=language_methods(1e-4, epochs=8, steering=3e-4, strength=5.0))
 
+# PrivUn, appendix B: rates of 1e-5, 50 samples, a fifth known.
+_PRETRAINED = Privacy(
+    dataset="tofu",
+    known=0.2,
+    seeds=3,
+    decoder=Decoder(pretraining=0),
+    target=Fitting(epochs=5, repeats=1, batch_size=32, descent=AdamW(peak=1e-5, schedule="cosine")),
+    recovery=Recovery(samples=50, draws=5, descent=AdamW(peak=1e-5)),
+    new_tokens=96,
+    method=language_methods(1e-5, epochs=10, steering=1e-5, strength=1.0),
+)
+
 PRESETS: dict[str, tuple[str, Privacy]] = {
     "people": ("400 invented people and a small Llama that is trained here: half an hour on two CPU cores", _PEOPLE),
     "people-quick": (
@@ -25,11 +37,10 @@ PRESETS: dict[str, tuple[str, Privacy]] = {
     ),
     "tofu": (
         "TOFU's questions about births, for pretrained weights (--decoder.weights): one GPU",
-        dataclasses.replace(
-            _PEOPLE,
-            dataset="tofu",
-            known=0.2,
-            decoder=Decoder(pretraining=0),
-        ),
+        _PRETRAINED,
+    ),
+    "enron": (
+        "e-mail addresses of a maildir (--maildir), for pretrained weights (--decoder.weights): one GPU",
+        dataclasses.replace(_PRETRAINED, dataset="enron", new_tokens=64),
     ),
 }

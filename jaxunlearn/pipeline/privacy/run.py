@@ -17,11 +17,11 @@ from jaxunlearn._validate import InputError, require
 from jaxunlearn.engine import store
 from jaxunlearn.pipeline.audit import PACKAGES, open_method
 from jaxunlearn.pipeline.privacy import measure
-from jaxunlearn.pipeline.privacy.config import Privacy, identity
+from jaxunlearn.pipeline.privacy.config import Privacy, identity, model_identity
 from jaxunlearn.pipeline.privacy.measurements import Arrays, Measurements
 from jaxunlearn.pipeline.privacy.models import BASE, RETRAIN, TARGET, Models
 from jaxunlearn.pipeline.privacy.study import Study, build
-from jaxunlearn.pipeline.privacy.unlearning import CURVE_EVERY, Relearning, Unlearning, asked
+from jaxunlearn.pipeline.privacy.unlearning import CURVE_EVERY, Relearning, Unlearning, asked, relearning_draws
 from jaxunlearn.pipeline.task import make_unlearner
 from jaxunlearn.pipeline.unlearning import Method
 from jaxunlearn.privacy import ANSWERS, FILE, PREDICTORS, PrivacyRecord
@@ -48,15 +48,24 @@ def run(config: Privacy, devices: Sequence[Any] | None = None) -> AnyPath:
     names = method_names(config)
     resolved = {name: configuration.resolve_method(name, config.method) for name in names}
     study = build(config, devices, runs_per_chunk=_chunks_begun(config))
+    _try(study)
     directory = config.directory
     with store.exclusive(directory):
         _open(study)
         models = Models(study)
-        seconds = models.train((TARGET, *((RETRAIN,) if RETRAIN in names else ())))
+        with store.exclusive(config.population_directory):
+            _open_population(study)
+            seconds = models.train((TARGET, *((RETRAIN,) if RETRAIN in names else ())))
         measurements = Measurements(study)
         known, associations = _known(study, models, measurements)
         work = _Work(study, models, measurements, known)
         target = work.around(TARGET, seconds)
+        lost = np.flatnonzero(~_finite(target))
+        require(
+            lost.size == 0,
+            f"The target models of seeds {', '.join(map(str, lost))} diverged: what they say is not finite. Train with a "
+            f"smaller target.descent.peak={config.target.descent.peak} in another --out directory.",
+        )
         work.around(BASE, seconds, target)
         sets = measure.sets_of(study, known)
         found = measure.predictors(study, sets, target, associations)
@@ -80,11 +89,26 @@ def method_names(config: Privacy) -> list[str]:
 
 
 def _chunks_begun(config: Privacy) -> int | None:
-    """The chunk size that a run directory was begun with; it is the same on whatever machine goes on."""
+    """The chunk size that a population was begun with; it is the same on whatever machine goes on."""
     try:
-        return int(records.read_json(config.directory / "manifest.json")["runs_per_chunk"])
+        return int(records.read_json(config.population_directory / "manifest.json")["config"]["runs_per_chunk"])
     except (InputError, OSError, KeyError, TypeError, ValueError):
         return None  # none yet; or damaged, which whoever opens it says
+
+
+def _try(study: Study) -> None:
+    """Draws everything once, before anything is trained: what does not fit is said at once."""
+    known = study.random_known()
+    if study.config.shots:
+        study.shown(known)
+    relearning_draws(study, known)
+    study.unlearning(known)
+
+
+def _open_population(study: Study) -> None:
+    """Says what the models in a population depend on, and in which chunks they are."""
+    terms = model_identity(study.config, study.data) | {"runs_per_chunk": study.plan.runs_per_chunk}
+    store.open_manifest(study.config.population_directory, "manifest.json", terms)
 
 
 def _open(study: Study) -> None:
@@ -94,8 +118,6 @@ def _open(study: Study) -> None:
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "versions": {name: importlib.metadata.version(name) for name in PACKAGES}
         | {"python": platform.python_version()},
-        "asked": list(config.methods),
-        "runs_per_chunk": study.plan.runs_per_chunk,
         "population_directory": str(config.population_directory),
     }
     path = config.directory / "manifest.json"
@@ -108,7 +130,10 @@ def _open(study: Study) -> None:
             "stop_below" in (found.get("config") or {}),
             f"{config.directory} holds a run of another command than privacy; use another --out directory.",
         )
-    store.open_manifest(config.directory, "manifest.json", identity(config, study.data), **facts)
+    manifest = store.open_manifest(config.directory, "manifest.json", identity(config, study.data), **facts)
+    asked = list(dict.fromkeys([*manifest.get("asked", []), *method_names(config)]))
+    with store.disk_errors(config.directory):
+        records.write_json(path, manifest | {"asked": asked})
 
 
 def _known(study: Study, models: Models, measurements: Measurements) -> tuple[np.ndarray, Arrays]:
@@ -124,10 +149,19 @@ def _known(study: Study, models: Models, measurements: Measurements) -> tuple[np
 
     found = associate(drawn)
     if study.config.selection == "core-set":
-        drawn = np.isin(np.arange(len(drawn)), core_set(found["all"].mean(axis=0), study.config.known))
+        drawn = _core(study, found["all"].mean(axis=0))
         found = associate(drawn)
     _write_corpus(study, drawn)
     return drawn, found
+
+
+def _core(study: Study, scores: np.ndarray) -> np.ndarray:
+    """[nf] the facts with the highest association; of people the persons with the highest mean."""
+    if not study.by_person:
+        return np.isin(np.arange(len(scores)), core_set(scores, study.config.known))
+    groups = study.material.forgotten.groups
+    means = np.bincount(groups, scores) / np.bincount(groups)
+    return np.isin(groups, core_set(means, study.config.known))
 
 
 def _write_corpus(study: Study, known: np.ndarray) -> None:
@@ -237,11 +271,9 @@ class _Work:
         notes: list[str] | None = None,
     ) -> PrivacyRecord:
         study, config, sets = self.study, self.study.config, self.sets
-        good = np.isfinite(arrays["log_p"]).all(axis=1) & np.isfinite(arrays["text_nll"])
+        good = _finite(arrays)
         whole = {key: value[good] for key, value in arrays.items()}
-        base = (
-            None if target is None else {key: value[good] for key, value in target.items() if len(value) == len(good)}
-        )
+        base = None if target is None else {key: target[key][good] for key in ("log_p", "states")}
         metrics = measure.recovery(study, sets, whole, self.judge, self.relearning.scored)
         metrics += measure.others(study, sets, whole, base, self.judge)
         found: dict[str, Any] = {}
@@ -271,8 +303,12 @@ class _Work:
         if "curve" not in arrays:
             return {}
         strict, _ = self.judge(arrays["curve"])  # [S, epochs, draws, F]
-        rows = self.relearning.scored & self.sets.unknown
-        share = (strict & rows).sum(axis=3) / np.maximum(rows.sum(axis=1), 1)
+        which = self.sets.unknown if self.sets.unknown.any() else self.sets.known
+        rows = self.relearning.scored & which
+        rows, strict = rows[rows.any(axis=1)], strict[:, :, rows.any(axis=1)]
+        if not len(rows):
+            return {}
+        share = (strict & rows).sum(axis=3) / rows.sum(axis=1)
         return {
             "epochs": list(range(0, CURVE_EVERY * strict.shape[1], CURVE_EVERY)),
             "p3": share.mean(axis=2).T.tolist(),
@@ -283,6 +319,11 @@ class _Work:
         with store.disk_errors(folder):
             records.write_npz(folder / ANSWERS, **arrays, scored=self.relearning.scored, known=self.known)
             records.write_json(folder / FILE, record.to_json())
+
+
+def _finite(arrays: Arrays) -> np.ndarray:
+    """[S] whether what a seed's model says is finite."""
+    return np.isfinite(arrays["log_p"]).all(axis=1) & np.isfinite(arrays["text_nll"])
 
 
 def _trace(arrays: Arrays) -> dict[str, Any]:

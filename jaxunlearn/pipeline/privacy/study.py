@@ -31,9 +31,21 @@ from jaxunlearn.types import Batch, Params, TaskInfo
 from jaxunlearn.unlearn.language import answer_loss
 
 # Numbers folded into the root key, one per purpose; a new purpose takes a new number.
-DATA, INITIAL, ORDER, PRETRAINING, TARGET, RETRAINING, UNLEARNING, RECOVERY, KNOWN, SUBSTITUTES, SHOWN, DRAWS = range(
-    12
-)
+(
+    DATA,
+    INITIAL,
+    ORDER,
+    PRETRAINING,
+    TARGET,
+    RETRAINING,
+    UNLEARNING,
+    RECOVERY,
+    KNOWN,
+    SUBSTITUTES,
+    SHOWN,
+    DRAWS,
+    GIVEN,
+) = range(13)
 
 ROW = 32
 """Tokens of a row at least: pieces of running text are cut to rows."""
@@ -154,9 +166,20 @@ class Study:
         """[F] whom each fact is about."""
         return [fact.person for fact in self.material.facts]
 
+    @property
+    def by_person(self) -> bool:
+        """Whether whole persons are known or not, and given to methods or not."""
+        return self.config.dataset != "tofu"
+
+    @cached_property
+    def given(self) -> np.ndarray:
+        """[nr] bool, which retained facts methods are given; utility is measured on the others (retain1 and retain2)."""
+        by = "person" if self.by_person else "fact"
+        return pii.known_split(jax.random.fold_in(self.root, GIVEN), self.material.retained, 0.5, by=by)
+
     def random_known(self) -> np.ndarray:
         """[nf] bool, which facts of the forget set the method is shown where that is drawn at random."""
-        by = "person" if self.config.dataset != "tofu" else "fact"
+        by = "person" if self.by_person else "fact"
         key = jax.random.fold_in(self.root, KNOWN)
         return pii.known_split(key, self.material.forgotten, self.config.known, by=by)
 
@@ -242,11 +265,16 @@ class Study:
         """
         w, material = self.words, self.material
         key = jax.random.fold_in(self.root, SUBSTITUTES)
-        others = pii.substitutes(key, material.forgotten.facts, known, material.refusals)
+        stays = material.retained.facts
+        others = pii.substitutes(key, material.forgotten.facts, known, material.refusals, outside=stays)
         forget = tokens.encode_facts(w.tokenizer, material.forgotten.facts, None, others)
+        given = self.given
+        told = np.isin(
+            [passage.person for passage in material.retained.passages], [stays[i].person for i in np.flatnonzero(given)]
+        )
         parts = [
-            (w.facts.tokens[self.retained, 0], w.facts.labels[self.retained, 0]),
-            (w.retained.tokens, w.retained.labels),
+            (w.facts.tokens[self.retained, 0][given], w.facts.labels[self.retained, 0][given]),
+            (w.retained.tokens[told], w.retained.labels[told]),
             (w.pieces, w.pieces),
         ]
         x, y = (np.concatenate(part)[:, None].repeat(len(VARIANTS), axis=1) for part in zip(*parts))
@@ -380,7 +408,9 @@ def _tokenised(config: Privacy, material: Material, tokenizer: Tokenizer) -> Wor
         facts=facts,
         told=forgotten,
         retained=retained,
-        text=tokens.chunk_text(tokenizer, material.text, length * (1 + config.shots)) if material.text else no_text,
+        text=tokens.chunk_text(tokenizer, material.text, length * config.decoder.text_rows)
+        if material.text
+        else no_text,
         pieces=pieces[drawn],
         held_out=held_out[: config.people.held_out],
         prompts=prompts,

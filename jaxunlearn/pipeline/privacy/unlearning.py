@@ -4,7 +4,7 @@ import contextlib
 import time
 import zlib
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxunlearn import records
 from jaxunlearn._paths import AnyPath
+from jaxunlearn._validate import require
 from jaxunlearn.attack import extraction
 from jaxunlearn.data.splits import host_generator
 from jaxunlearn.engine import checkpoints, store
@@ -31,24 +32,35 @@ CURVE_EVERY = 2
 """Epochs from one point of a curve to the next."""
 
 
+def relearning_draws(study: Study, known: np.ndarray) -> np.ndarray:
+    """[draws, F] the facts that each draw of P3 fine-tunes on.
+
+    Raises:
+        InputError: There are fewer facts than ``recovery.samples``, or so few people that none would be left to score.
+    """
+    recovery, places = study.config.recovery, np.arange(len(study.material.facts))
+    pools = {
+        "known": places[study.forgotten][known],
+        "unknown": places[study.forgotten][~known],
+        "retained": places[study.retained],
+    }
+    rng = host_generator(jax.random.fold_in(study.root, studies.DRAWS))
+    drawn = extraction.relearning_samples(
+        rng, study.persons, pools[recovery.source], samples=recovery.samples, draws=recovery.draws
+    )
+    left = bool(extraction.scored_after(study.persons, drawn)[:, study.forgotten].any())
+    require(left, f"Expected people to be left to score after recovery.samples={recovery.samples}; use fewer samples.")
+    return drawn
+
+
 class Relearning:
     """P3: many fine-tunings of the models of a chunk at once, a run for each seed and draw."""
 
     def __init__(self, study: Study, known: np.ndarray, measurements: Measurements):
         self.study, self.measurements = study, measurements
         self._engine, trained = study.recovering()
-        recovery = study.config.recovery
-        places = np.arange(len(study.material.facts))
-        pools = {
-            "known": places[study.forgotten][known],
-            "unknown": places[study.forgotten][~known],
-            "retained": places[study.retained],
-        }
-        rng = host_generator(jax.random.fold_in(study.root, studies.DRAWS))
-        people = study.persons
-        drawn = extraction.relearning_samples(
-            rng, people, pools[recovery.source], samples=recovery.samples, draws=recovery.draws
-        )
+        recovery, people = study.config.recovery, study.persons
+        drawn = relearning_draws(study, known)
         self.drawn = drawn
         """[draws, F] which facts a draw fine-tunes on."""
         self.scored = extraction.scored_after(people, drawn)
@@ -88,16 +100,16 @@ class Relearning:
         keys = jax.vmap(jax.random.fold_in)(self.study.keys(studies.RECOVERY, numbers), which)
         orders = jax.vmap(jax.random.fold_in)(self.study.keys(studies.ORDER, numbers, studies.RECOVERY), which)
         runs = Runs(self._member[which], keys, orders)
-        said: list[np.ndarray] = []
+        said: dict[int, np.ndarray] = {}
 
-        def ask(tuned: Params) -> None:
-            said.append(self.measurements.answers(tuned, count * draws))
+        def ask(epoch: int, tuned: Params) -> None:
+            said[epoch] = self.measurements.answers(tuned, count * draws)
 
         epochs = recovery.epochs[-1:] if last_alone else recovery.epochs
-        stops = {epoch * self._per_epoch: ask for epoch in epochs}
+        stops = {epoch * self._per_epoch: partial(ask, epoch) for epoch in epochs}
         repeated = jax.tree.map(lambda a: jnp.repeat(jnp.asarray(a), draws, axis=0), pad(params, len(seeds)))
         self._runner(runs, repeated, None, stops)
-        joined = np.stack(said, axis=1)  # [r * draws, E, F, new]
+        joined = np.stack([said[epoch] for epoch in epochs], axis=1)  # [r * draws, E, F, new]
         return joined.reshape(count, draws, *joined.shape[1:])
 
 
@@ -112,6 +124,14 @@ def _on_forget(update: Callable[..., Any]) -> Callable[..., Any]:
 
 class _Stopped(Exception):
     """All models of a chunk are where they should stop."""
+
+
+def _as_long(parts: list[np.ndarray], name: str) -> list[np.ndarray]:
+    """Traces [r, epochs] of chunks that stopped at different epochs: the last value goes on."""
+    if not name.startswith("trace_") or parts[0].ndim < 2:
+        return parts
+    longest = max(part.shape[1] for part in parts)
+    return [np.pad(part, ((0, 0), (0, longest - part.shape[1])), mode="edge") for part in parts]
 
 
 class Unlearning:
@@ -160,7 +180,7 @@ class Unlearning:
             parts.append(part)
         bar.close()
         self.models.flush()
-        joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0] if name != "rows"}
+        joined = {name: np.concatenate(_as_long([p[name] for p in parts], name)) for name in parts[0] if name != "rows"}
         return joined | {"seconds": np.sum([part["seconds"] for part in parts], axis=0)}
 
     def _chunk(
@@ -195,39 +215,41 @@ class Unlearning:
         params: Any = Start(target, models.load(BASE, number, rows)) if unlearner.with_initial else target
         runs = study.runs(rows, studies.UNLEARNING, self.member, self.salt)
         threshold = study.config.stop_below
-        glances: list[Arrays] = []
-        recovered: list[np.ndarray] = []
+        glances: dict[int, Arrays] = {}
+        recovered: dict[int, np.ndarray] = {}
         chosen: Any = None
         curve = self.name in study.config.curves
         done = np.zeros(count, bool)
         ended = np.zeros(count, int)
 
-        def note(now: Params) -> Arrays:
-            glances.append(measurements.glance(now, self.known, count))
-            if curve and len(glances) % CURVE_EVERY == 1:
-                recovered.append(relearning(now, rows, last_alone=True)[:, :, 0])
-            return glances[-1]
-
-        def look(now: Params) -> None:
+        def look(epoch: int, now: Params) -> None:
+            """Looks at models after an epoch; called anew from the first where a device ran out of memory on the way."""
             nonlocal chosen
-            found = note(now)
-            chosen = now if chosen is None else _where(~done, now, chosen)  # padding goes with the last one
-            ended[~done] = len(glances) - 1
+            glances[epoch] = measurements.glance(now, self.known, count)
+            if curve and epoch % CURVE_EVERY == 0:
+                recovered[epoch] = relearning(now, rows, last_alone=True)[:, :, 0]
+            if epoch <= 1:
+                chosen, done[:] = now, False
+            if epoch == 0:
+                return
+            chosen = _where(~done, now, chosen)  # padding goes with the last one
+            ended[~done] = epoch
             if threshold is not None:
-                done[:] |= found["p1_known"] <= threshold
+                done[:] |= glances[epoch]["p1_known"] <= threshold
             if done.all() and not curve:
                 raise _Stopped
 
-        note(target)
+        look(0, target)
         for phase, runner in zip(unlearner.phases, self._runners):
             every, stops = steps_per_epoch(phase, self.engine.sizes), {}
             if runner is self._runners[-1]:
-                stops = {step: look for step in (*range(every, runner.total, every), runner.total)}
+                ends = [*range(every, runner.total, every), runner.total]
+                stops = {step: partial(look, 1 + epoch) for epoch, step in enumerate(ends)}
             with contextlib.suppress(_Stopped):
                 params = runner(runs, params, progress, stops)
-        trace = {f"trace_{name}": np.stack([g[name] for g in glances], axis=1) for name in glances[0]}
+        trace = {f"trace_{name}": np.stack([glances[e][name] for e in sorted(glances)], axis=1) for name in glances[0]}
         if recovered:
-            trace["curve"] = np.stack(recovered, axis=1)
+            trace["curve"] = np.stack([recovered[e] for e in sorted(recovered)], axis=1)
         return chosen, trace | {"trace_chosen": ended}
 
 

@@ -72,7 +72,7 @@ def below(record: PrivacyRecord, records: Sequence[PrivacyRecord]) -> list[str]:
     found = []
     for name in (KNOWN, UNKNOWN):
         mine, its = lookup(record, name, condition), mean(reference, name, condition)
-        if mine is not None and its is not None and (mine[0].mean(mine[1]) or 0.0) < its - 1 / mine[0].count:
+        if mine is not None and its is not None and (mine[0].mean(mine[1]) or 0.0) < its - 1 / mine[0].n(mine[1]):
             found.append(name)
     return found
 
