@@ -15,6 +15,7 @@ from jaxunlearn.engine import plan as planning
 from jaxunlearn.engine import train
 from jaxunlearn.engine.population import Engine, Runs, members
 from jaxunlearn.engine.train import Examples
+from jaxunlearn.models import transformer
 from jaxunlearn.types import Batch, ForgetRetain, Start
 from jaxunlearn.unlearn.arithmetic import WHP, Reinforced, TaskVector
 from jaxunlearn.unlearn.base import SGD, AdamW
@@ -418,3 +419,12 @@ def test_battery_of_language_methods(name):
     for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(unlearn(name, x=x))):
         np.testing.assert_array_equal(a[0], b[0])
     assert len(traces) == before
+
+
+def test_adapters_of_a_single_block_go_to_its_matrices():
+    sizes = {"vocabulary": 9, "width": 8, "layers": 1, "heads": 2, "hidden": 8}
+    model = transformer.language_model(transformer.Architecture(family="llama", **sizes))
+    chosen = Trained(adapter_rank=2).split(model).chosen
+    assert set(chosen) == {
+        f"blocks.{name}.weight" for name in ("query", "key", "value", "attention_out", "up", "down", "gate")
+    }
