@@ -130,6 +130,7 @@ def loss_gradient(batch, name, reduction="token_mean"):
     return jax.grad(lambda params: nll(DECODER.logits(params, row.x), row, reduction))(TRAINED)
 
 
+@pytest.mark.slow
 def test_first_steps_by_hand():
     plain = {"descent": PLAIN, "batch_size": 4}
     configs = (
@@ -169,6 +170,7 @@ def test_one_mean_over_both_sets_weighs_them_by_their_tokens():
     assert_equal(joint, jax.tree.map(lambda f, r: (a * f + b * r) / (a + b), refused, retain))
 
 
+@pytest.mark.slow
 def test_reference_computed_once_equals_a_frozen_copy():
     options = {"batch_size": 4, "descent": AdamW(peak=1e-2)}
     methods = ((NPO, "klr"), (DPO, "none"), (RAU, "none"))
@@ -189,6 +191,7 @@ def changed(after):
     return {name: where for name, where in found.items() if where}
 
 
+@pytest.mark.slow
 def test_what_is_not_trained_stays_to_the_last_bit():
     rough = {"descent": AdamW(peak=0.1, weight_decay=0.1), "batch_size": 4}
     all_blocks = {1, 2, 3, 4}

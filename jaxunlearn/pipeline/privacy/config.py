@@ -34,7 +34,7 @@ class People:
     """A plain-text file of at least 100 kB to learn English from. Default: grimm_tales.txt in the data folder."""
     characters: int = 240_000
     """Characters of it that are used."""
-    chunks: int = 600
+    chunks: int = 200
     """Pieces of the text that are still trained on beside the people, so that it is not forgotten; at most all."""
     held_out: int = 100
     """Pieces that no model sees; perplexity is measured on them."""
@@ -83,12 +83,12 @@ class Decoder(configuration.Decoder):
 class Fitting:
     """How the target model, and the retrained one, learn the people."""
 
-    epochs: int = 12
+    epochs: int = 24
     """Epochs over questions, sentences and pieces of text, >= 1."""
     repeats: int = 4
     """Times that every question comes in an epoch, >= 1: facts are learnt by repetition, text by variety."""
-    batch_size: int = 12
-    """Rows a step, >= 1; what is learnt by heart takes many steps."""
+    batch_size: int = 36
+    """Rows a step, >= 1."""
     descent: AdamW = AdamW(peak=3e-3, schedule="cosine")
 
     def __post_init__(self):
