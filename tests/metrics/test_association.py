@@ -73,6 +73,7 @@ def test_mean_gradient_and_association_against_gradients_one_by_one(case):
     np.testing.assert_allclose(squares, (gradients**2).sum(axis=1), rtol=2e-6)
 
 
+@pytest.mark.slow
 def test_association_in_float64_is_the_inner_product_to_1e_12():
     with jax.enable_x64(True):
         params, examples = make(jnp.float64)
@@ -102,6 +103,7 @@ def test_leaving_one_out_against_the_mean_of_the_others(case):
         assoc.leave_one_out(scores[:1], scores[:1])
 
 
+@pytest.mark.slow
 def test_bfloat16_accumulates_in_float32_and_keeps_tiny_directions(case):
     params, examples = make(jnp.bfloat16)
     mean = run("mean_gradient", chunk=4)(params, examples)
@@ -134,6 +136,7 @@ def test_temporaries_grow_with_the_chunk_and_not_with_the_examples():
     assert temporaries(640, 256) > 4 * many
 
 
+@pytest.mark.slow
 def test_a_derivative_rule_of_ones_own_is_refused_with_the_way_out():
     @jax.custom_vjp
     def square(x):

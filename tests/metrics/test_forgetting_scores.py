@@ -16,6 +16,7 @@ def test_sum_and_mean_over_scored_tokens_by_hand():
     assert found.tokens.tolist() == [2, 2]
 
 
+@pytest.mark.slow
 def test_is_the_rise_of_the_sequence_loss():
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 5, (6, 7))

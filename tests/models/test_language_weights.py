@@ -225,6 +225,7 @@ def test_gguf_files(architecture, tmp_path):
         load_language_model(tmp_path / "short.gguf")
 
 
+@pytest.mark.slow
 def test_llama2c_writes_a_known_story(data_dir):
     """A pretrained model of 260,032 parameters; the words are those that its documentation shows."""
     architecture, params = load_language_model(data_dir / "stories260K.bin")

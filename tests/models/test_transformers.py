@@ -93,6 +93,7 @@ def program(architecture):
     return jax.jit(jax.value_and_grad(answers, has_aux=True))
 
 
+@pytest.mark.slow
 @EACH
 def test_states_logits_and_gradients_are_torchs(name, loaded):
     architecture, params = loaded[name]
@@ -131,6 +132,7 @@ def test_long_sequences_reach_scaled_frequencies(loaded):
     assert quotient[0] == 1 and quotient[-1] == pytest.approx(32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_greedy_continuations_are_torchs(name, loaded):
     """Of prompts padded on the left, whatever stands there; each ends by itself."""
@@ -164,6 +166,7 @@ def test_continuations_under_vmap_are_those_of_each_model():
     assert len(np.unique(np.asarray(together))) > 3
 
 
+@pytest.mark.slow
 def test_states_of_a_range_and_of_fewer_blocks(loaded):
     """They are those of the whole; what comes after the last block asked for is not computed: NaN in it does no harm."""
     architecture, params = loaded["gpt2"]
@@ -234,6 +237,7 @@ def test_many_layers_in_a_loop_equal_few_written_out():
     jax.tree.map(functools.partial(close, tolerance=1e-5), computed, kept)
 
 
+@pytest.mark.slow
 def test_forward_mode_is_the_gradient_along_a_direction():
     """<gradient of each example's loss, direction> of a whole batch by one forward pass, which association rests on."""
     small = dataclasses.replace(TINY, layers=1)
@@ -252,6 +256,7 @@ def test_forward_mode_is_the_gradient_along_a_direction():
     close(*both(drawn(small), drawn(small, 1)), 1e-5)
 
 
+@pytest.mark.slow
 def test_bfloat16_is_near_float32_and_leaves_parameters_alone(loaded):
     architecture, params = loaded["llama"]
     tokens = golden("llama")["tokens"]

@@ -118,6 +118,7 @@ def test_base_target_retrain_come_first_then_the_order_asked_for(run):
     assert [line.split()[0] for line in run[1].splitlines()[3:8]] == list(METHODS)
 
 
+@pytest.mark.slow
 def test_the_command_shows_it_and_the_page_is_deterministic(tmp_path, capsys):
     path, again = write_run(tmp_path / "run", methods=("target", "retrain")), tmp_path / "again.html"
     table, page = write_report([path])
@@ -194,6 +195,7 @@ def test_predictors_that_do_not_fit_are_left_out(small, change):
     assert loaded.predictors is None and "predictors.npz was left out" in loaded.absent[0]
 
 
+@pytest.mark.slow
 def test_empty_and_broken_analyses_are_not_drawn(small):
     broken = {
         "trace": {"epochs": [0, 1], "p1_known": [[0.1]], "chosen": "x"},
@@ -286,6 +288,7 @@ def test_layers_show_retraining_beside():
 # --- the share that is known
 
 
+@pytest.mark.slow
 def test_runs_that_differ_in_the_share_alone_are_compared(tmp_path):
     shares = ((0.5, "random"), (0.1, "random"), (0.1, "core-set"))
     bare = {"curve": {}, "trace": {}, "cka": {}, "correlations": {}}

@@ -163,6 +163,7 @@ def test_first_steps_by_hand():
     assert max(np.abs(a - b).max() for a, b in zip(jax.tree.leaves(muse), jax.tree.leaves(ascent))) > 0.1
 
 
+@pytest.mark.slow
 def test_one_mean_over_both_sets_weighs_them_by_their_tokens():
     joint = moved(at_once(steps, Substitution(retain="gdr", compat="tofu", descent=PLAIN, batch_size=4))[0])
     refused, retain = at_once(lambda which: loss_gradient(*which), (FORGET, "refusal"), (RETAIN, "answer"))
@@ -243,6 +244,7 @@ def test_steering_goes_only_as_deep_as_its_loss():
     assert all(where == {1, 2} for where in changed(after).values())
 
 
+@pytest.mark.slow
 def test_steering_moves_forget_states_to_the_vector_and_holds_the_others():
     options = {"c": 2.0, "loss_block": 3, "descent": AdamW(peak=0.03), "batch_size": 4}
     configs = [RMU(alpha=alpha, **options) for alpha in (0.0, 10.0)] + [RMU(adaptive=True, **options)]
@@ -266,6 +268,7 @@ def test_steering_moves_forget_states_to_the_vector_and_holds_the_others():
     assert norm > 0
 
 
+@pytest.mark.slow
 def test_anchors_are_the_model_before_fine_tuning():
     options = {"batch_size": 4, "descent": AdamW(peak=0.03), "retain": "none"}
     config = RAU(first_block=2, last_block=3, block_weights=(0.7, 0.3), positions="prediction", **options)
