@@ -34,7 +34,7 @@ class People:
     """A plain-text file of at least 100 kB to learn English from. Default: grimm_tales.txt in the data folder."""
     characters: int = 240_000
     """Characters of it that are used."""
-    chunks: int = 200
+    chunks: int = 2400
     """Pieces of the text that are still trained on beside the people, so that it is not forgotten; at most all."""
     held_out: int = 100
     """Pieces that no model sees; perplexity is measured on them."""
@@ -83,9 +83,9 @@ class Decoder(configuration.Decoder):
 class Fitting:
     """How the target model, and the retrained one, learn the people."""
 
-    epochs: int = 24
+    epochs: int = 10
     """Epochs over questions, sentences and pieces of text, >= 1."""
-    repeats: int = 4
+    repeats: int = 8
     """Times that every question comes in an epoch, >= 1: facts are learnt by repetition, text by variety."""
     batch_size: int = 36
     """Rows a step, >= 1."""
