@@ -14,9 +14,7 @@ PAPER = common.paper_robustness("cifar10")
 SMALL = common.small_robustness(
     PAPER,
     model="tinynet",
-    training=Training(
-        epochs=10, batch_size=32, descent=SGD(peak=0.05, schedule="cosine", momentum=0.9, weight_decay=0.0)
-    ),
+    training=Training(epochs=12, batch_size=64, descent=SGD(peak=0.05, schedule="cosine", momentum=0.9)),
     method_epochs=2,
 )
 
