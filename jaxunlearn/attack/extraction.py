@@ -48,7 +48,7 @@ def in_context(prompt: str, shown: Sequence[tuple[str, str]], separator: str = "
     r"""A prompt of P2: question and answer of each demonstration, then the question.
 
     >>> in_context("Q: c, A:", [("Q: a, A:", " 1"), ("Q: b, A:", " 2")])
-    'Q: a, A: 1\\nQ: b, A: 2\\nQ: c, A:'
+    'Q: a, A: 1\nQ: b, A: 2\nQ: c, A:'
     """
     return separator.join([question + answer for question, answer in shown] + [prompt])
 

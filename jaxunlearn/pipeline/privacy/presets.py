@@ -27,9 +27,9 @@ PRESETS: dict[str, tuple[str, Privacy]] = {
         dataclasses.replace(
             _PEOPLE,
             methods=("retrain", "ga", "rau"),
-            people=People(forgotten=40, retained=20, control=10, characters=40_000, chunks=200, held_out=40),
+            people=People(forgotten=40, retained=20, control=10, characters=40_000, chunks=60, held_out=40),
             decoder=Decoder(vocabulary=512, width=64, layers=3, heads=2, kv_heads=1, hidden=168, pretraining=2),
-            target=Fitting(epochs=16, repeats=6, batch_size=12, descent=AdamW(peak=6e-3, schedule="cosine")),
+            target=Fitting(epochs=20, repeats=8, batch_size=24, descent=AdamW(peak=5e-3, schedule="cosine")),
             seeds=1,
             curves=(),
             recovery=Recovery(samples=40, draws=2, epochs=(10,)),

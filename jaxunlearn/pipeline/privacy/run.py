@@ -132,8 +132,9 @@ def _open(study: Study) -> None:
         )
     manifest = store.open_manifest(config.directory, "manifest.json", identity(config, study.data), **facts)
     asked = list(dict.fromkeys([*manifest.get("asked", []), *method_names(config)]))
-    with store.disk_errors(config.directory):
-        records.write_json(path, manifest | {"asked": asked})
+    if asked != manifest.get("asked"):
+        with store.disk_errors(config.directory):
+            records.write_json(path, manifest | {"asked": asked})
 
 
 def _known(study: Study, models: Models, measurements: Measurements) -> tuple[np.ndarray, Arrays]:
@@ -180,8 +181,11 @@ def _write_corpus(study: Study, known: np.ndarray) -> None:
         }
         for kind, fact in zip(kinds, material.facts)
     ]
+    corpus, path = {"title": material.title, "facts": rows}, directory / "corpus.json"
+    if path.exists() and _readable(path) == corpus:
+        return
     with store.disk_errors(directory):
-        records.write_json(directory / "corpus.json", {"title": material.title, "facts": rows})
+        records.write_json(path, corpus)
         if study.config.decoder.weights is None and is_local(directory):
             study.words.tokenizer.save(Path(str(directory)) / TOKENIZER)
 
@@ -192,6 +196,14 @@ def _write_predictors(study: Study, sets: measure.Sets, found: measure.Predictor
     path = study.config.directory / PREDICTORS
     with store.disk_errors(study.config.directory):
         records.write_npz(path, unknown=np.flatnonzero(sets.unknown), loss=found.loss, **scores)
+
+
+def _readable(path: AnyPath) -> Any:
+    """A JSON file's contents, None if it is damaged."""
+    try:
+        return records.read_json(path)
+    except InputError:
+        return None
 
 
 class _Work:
