@@ -31,7 +31,7 @@ PRESETS: dict[str, tuple[str, Privacy]] = {
             decoder=Decoder(vocabulary=512, width=64, layers=3, heads=2, kv_heads=1, hidden=168, pretraining=2),
             target=Fitting(epochs=20, repeats=8, batch_size=24, descent=AdamW(peak=5e-3, schedule="cosine")),
             seeds=1,
-            method=language_methods(3e-4, epochs=12, steering=1e-3, strength=5.0),
+            method=language_methods(1.5e-4, epochs=20, steering=1e-3, strength=5.0),
             curves=(),
             recovery=Recovery(samples=40, draws=2, epochs=(10,)),
         ),
