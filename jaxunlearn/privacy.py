@@ -21,8 +21,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from jaxunlearn._validate import InputError, require
-from jaxunlearn.robustness import Band, Metric, RobustnessRecord
+from jaxunlearn.robustness import Band, Metric, RobustnessRecord, read_record
 
 SCHEMA = 1
 FILE, ANSWERS, PREDICTORS = "privacy.json", "answers.npz", "predictors.npz"
@@ -105,21 +104,4 @@ class PrivacyRecord:
         Raises:
             InputError: The file was written by another schema, lacks a field, or its numbers do not fit its conditions.
         """
-        require(
-            data.get("schema") == SCHEMA,
-            f"Expected schema={SCHEMA} in {FILE}, got {data.get('schema')!r}; run the command again with this version.",
-        )
-        names = {f.name for f in dataclasses.fields(cls)}
-        try:
-            fields: dict[str, Any] = {k: v for k, v in data.items() if k in names}
-            fields["metrics"] = [Metric(**m) for m in data["metrics"]]
-            fields["bands"] = [Band(**b) for b in data.get("bands", [])]
-            record = cls(**fields)
-        except (KeyError, TypeError) as error:
-            raise InputError(f"{FILE} lacks a field ({error}); run the command again.") from error
-        for metric in record.metrics:
-            require(
-                len(metric.values) == len(record.conditions) and metric.is_finite,
-                f"Expected metric {metric.name} in {FILE} to have finite values for {len(record.conditions)} conditions.",
-            )
-        return record
+        return read_record(cls, data, FILE, SCHEMA)

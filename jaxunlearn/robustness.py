@@ -18,7 +18,7 @@ Layout of a run directory::
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy import stats
@@ -26,6 +26,7 @@ from scipy import stats
 from jaxunlearn._validate import InputError, require
 
 SCHEMA = 1
+T = TypeVar("T")
 CLEAN = "clean"
 FILE = "robustness.json"
 
@@ -196,24 +197,39 @@ class RobustnessRecord:
         Raises:
             InputError: The file was written by another schema, lacks a field, or its numbers do not fit its conditions.
         """
+        return read_record(cls, data, FILE, SCHEMA)
+
+
+def read_record(kind: type[T], data: Mapping[str, Any], file: str, schema: int) -> T:
+    """A record with metrics and bands out of its JSON; fields that it does not know are left out.
+
+    Args:
+        kind: The record's dataclass.
+        data: As ``to_json`` gives it.
+        file: What the file is called, for messages.
+        schema: What it must have been written by.
+
+    Raises:
+        InputError: The file was written by another schema, lacks a field, or its numbers do not fit its conditions.
+    """
+    require(
+        data.get("schema") == schema,
+        f"Expected schema={schema} in {file}, got {data.get('schema')!r}; run the command again with this version.",
+    )
+    names = {f.name for f in dataclasses.fields(kind)}  # pyrefly: ignore
+    try:
+        fields: dict[str, Any] = {k: v for k, v in data.items() if k in names}
+        fields["metrics"] = [Metric(**m) for m in data["metrics"]]
+        fields["bands"] = [Band(**b) for b in data.get("bands", [])]
+        record: Any = kind(**fields)
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{file} lacks a field ({error}); run the command again.") from error
+    for metric in record.metrics:
         require(
-            data.get("schema") == SCHEMA,
-            f"Expected schema={SCHEMA} in {FILE}, got {data.get('schema')!r}; run the command again with this version.",
+            len(metric.values) == len(record.conditions) and metric.is_finite,
+            f"Expected metric {metric.name} in {file} to have finite values for {len(record.conditions)} conditions.",
         )
-        names = {f.name for f in dataclasses.fields(cls)}
-        try:
-            fields: dict[str, Any] = {k: v for k, v in data.items() if k in names}
-            fields["metrics"] = [Metric(**m) for m in data["metrics"]]
-            fields["bands"] = [Band(**b) for b in data.get("bands", [])]
-            record = cls(**fields)
-        except (KeyError, TypeError) as error:
-            raise InputError(f"{FILE} lacks a field ({error}); run the command again.") from error
-        for metric in record.metrics:
-            require(
-                len(metric.values) == len(record.conditions) and metric.is_finite,
-                f"Expected metric {metric.name} in {FILE} to have finite values for {len(record.conditions)} conditions.",
-            )
-        return record
+    return record
 
 
 def strength(epsilon: float) -> str:

@@ -185,9 +185,9 @@ def _write_corpus(study: Study, known: np.ndarray) -> None:
     if path.exists() and _readable(path) == corpus:
         return
     with store.disk_errors(directory):
-        records.write_json(path, corpus)
         if study.config.decoder.weights is None and is_local(directory):
             study.words.tokenizer.save(Path(str(directory)) / TOKENIZER)
+        records.write_json(path, corpus)
 
 
 def _write_predictors(study: Study, sets: measure.Sets, found: measure.Predictors) -> None:
