@@ -154,7 +154,9 @@ def paper_robustness(dataset: str) -> Robustness:
     return PRESETS[dataset][1]
 
 
-def small_robustness(paper: Robustness, *, model: str, training: Training, method_epochs: int) -> Robustness:
+def small_robustness(
+    paper: Robustness, *, model: str, training: Training, method_epochs: int, width: int | None = None
+) -> Robustness:
     """The paper's study on a processor: a smaller model, two seeds with an original each, 30 images attacked.
 
     Args:
@@ -162,12 +164,14 @@ def small_robustness(paper: Robustness, *, model: str, training: Training, metho
         model: Architecture.
         training: Of the originals and of retraining.
         method_epochs: Of fine-tuning and the methods that train on substitutes.
+        width: Channels of a residual network's first stage.
     """
     descent = SGD(peak=0.01, schedule="constant", momentum=0.9)
     short: Any = {"epochs": method_epochs, "descent": descent}
     return dataclasses.replace(
         paper,
         model=model,
+        width=width,
         seeds=2,
         shared_original=False,
         attacked=30,

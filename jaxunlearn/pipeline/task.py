@@ -61,6 +61,7 @@ def make_model(
     precision: str = "float32",
     text: configuration.Text | None = None,
     decoder: configuration.Decoder | None = None,
+    width: int | None = None,
 ) -> Model:
     """Builds the architecture.
 
@@ -74,12 +75,13 @@ def make_model(
         precision: "bfloat16" computes in that; anything else is the engine's business.
         text: Sizes of the LSTM.
         decoder: Sizes of the decoder.
+        width: Channels of a residual network's first stage; None means 64.
     """
     layers: Any = "patches" if forward_mode else form or "canonical"
     text = text or configuration.Text()
 
     def residual(maker: Callable[..., Model], norm: str) -> Callable[[], Model]:
-        return lambda: maker(shape, outputs, norm=norm, form=layers)
+        return lambda: maker(shape, outputs, norm=norm, form=layers, width=width or 64)
 
     makers: dict[str, Callable[[], Model]] = {
         "linear": lambda: linear.linear(shape, outputs),

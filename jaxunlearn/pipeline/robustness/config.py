@@ -53,6 +53,8 @@ class Robustness:
     """Run directory; the same command resumes it. Default: runs/robustness-DATASET."""
     model: Architecture = "gn-cnn"
     """Architecture; resnet18 and resnet50 have BatchNorm, those with -gn GroupNorm."""
+    width: Annotated[int | None, UNSAID] = None
+    """Of a residual network: channels of its first stage, even. Default: 64, as published; 16 suits a processor."""
     forget: Literal["classes", "images"] = "classes"
     """What is to be forgotten: all images of some classes, or some images of all classes."""
     forget_classes: Annotated[tuple[int, ...] | None, UNSAID] = None
@@ -106,6 +108,13 @@ class Robustness:
             self.original is None or self.model in ("resnet18", "resnet50"),
             f"Expected model='resnet18' or 'resnet50' with original={self.original}, got {self.model!r}.",
         )
+        if self.width is not None:
+            residual = self.model.startswith("resnet") and self.original is None
+            _validate.require(
+                residual and self.width >= 2 and self.width % 2 == 0,
+                f"Expected width={self.width} to be even, >= 2, and of a residual network that is trained here, got "
+                f"model={self.model!r}, original={self.original}; leave it out.",
+            )
         if self.forget_classes is not None:
             _validate.not_empty("forget_classes", self.forget_classes)
             _different("forget_classes", self.forget_classes)
@@ -186,7 +195,8 @@ _TRAINING_FIELDS = (
 
 def original_identity(config: Robustness, data: dict[str, Any]) -> dict[str, Any]:
     """What the original models depend on; ``data`` tells the data apart."""
-    return {name: as_json(getattr(config, name)) for name in _TRAINING_FIELDS} | {"data": data}
+    found = {name: as_json(getattr(config, name)) for name in _TRAINING_FIELDS} | {"data": data}
+    return found if config.width is None else found | {"width": config.width}
 
 
 def identity(config: Robustness, data: dict[str, Any]) -> dict[str, Any]:

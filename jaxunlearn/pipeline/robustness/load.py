@@ -33,7 +33,7 @@ def load_models(directory: AnyPath | str, method: str | None = None) -> tuple[Mo
     require("epsilons" in config, f"Expected a directory of jaxunlearn robustness, got {directory}.")
     targets = records.read_npz(directory / "targets.npz", sealed=True)
     shape, classes = targets["images"].shape[1:], targets["logits"].shape[-1]
-    plain = make_model(config["model"], shape, classes, precision=config["precision"])
+    plain = make_model(config["model"], shape, classes, precision=config["precision"], width=config.get("width"))
     model = normalised(plain, targets["mean"].tolist(), targets["std"].tolist())
     folder = directory / ("population" if method is None else f"{method_directory_name(method)}/models")
     chunks = checkpoints.ParamsStore(folder, process=own_process())
