@@ -1,4 +1,4 @@
-"""RUB's Tables 1 and 5 on CIFAR-10: airplanes forgotten by a narrow ResNet-18 on 10,000 images, or by ResNet-50 on all of them."""
+"""RUB's Tables 1 and 5 on CIFAR-10: airplanes forgotten by a narrow ResNet-18, or by the ResNet-50 of the paper."""
 
 import sys
 from pathlib import Path

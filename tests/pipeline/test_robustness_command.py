@@ -18,7 +18,7 @@ from jaxunlearn.models.pretrained import load_resnet, save_resnet
 from jaxunlearn.models.resnet import resnet18
 from jaxunlearn.pipeline.robustness import run, stages
 from jaxunlearn.pipeline.robustness import study as studies
-from jaxunlearn.pipeline.robustness.config import Robustness, Shadows
+from jaxunlearn.pipeline.robustness.config import Robustness, Shadows, original_identity
 from jaxunlearn.pipeline.robustness.load import load_models
 from jaxunlearn.pipeline.robustness.presets import PRESETS, expected
 from jaxunlearn.pipeline.robustness.study import build
@@ -223,11 +223,22 @@ def test_images_of_all_classes_one_original_unbounded_and_no_shadows(tmp_path):
         ({"forget": "images", "forget_classes": (1,)}, "no forget_classes=\\(1,\\) with forget='images'"),
         ({"epsilons": (8.0, math.inf)}, "no attack.relative_step=0.25 with an epsilon of inf"),
         ({"curves": ("influence",)}, "curves of methods that are attacked, got influence; add"),
+        ({"width": 16}, "width=16 to be even, >= 2, and of a residual network .* got model='mlp'"),
+        ({"width": 15, "model": "resnet18-gn"}, "width=15 to be even"),
     ],
 )
 def test_settings_that_make_no_sense(change, message):
     with pytest.raises(InputError, match=message):
         dataclasses.replace(SMALL, **change)
+
+
+def test_the_width_of_a_residual_network_reaches_the_model_and_tells_runs_apart():
+    wide = dataclasses.replace(SMALL, model="resnet18-gn")
+    narrow = dataclasses.replace(wide, width=8)
+    shapes = {config.width: build(config).parameter_shapes["fc.weight"].shape for config in (wide, narrow)}
+    assert shapes == {None: (512, 10), 8: (64, 10)}
+    identities = [original_identity(config, {}) for config in (wide, narrow)]
+    assert "width" not in identities[0] and identities[1]["width"] == 8
 
 
 def test_classes_and_methods_that_cannot_be_served_are_said_before_anything_is_written(tmp_path):

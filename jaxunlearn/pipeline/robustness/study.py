@@ -253,7 +253,9 @@ def build(config: Robustness, devices=None, *, runs_per_chunk: int | None = None
 
     def make(**options: Any) -> Model:
         shape = images.x.shape[1:]
-        plain = make_model(config.model, shape, images.classes, precision=config.precision, width=config.width, **options)
+        plain = make_model(
+            config.model, shape, images.classes, precision=config.precision, width=config.width, **options
+        )
         return normalised(plain, mean, std)
 
     examples = Examples(jnp.asarray(images.x), jnp.asarray(images.y))
