@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from functools import partial
 from pathlib import Path
 
 os.environ["JAX_NUM_CPU_DEVICES"] = "4"  # also tells the command line, run in-process, not to choose a number itself
@@ -24,6 +25,10 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
+# Where small programs are many, compiling is what costs: XLA takes the least trouble over them, in a fifth of the time.
+UNOPTIMISED = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+
+
 def pytest_make_parametrize_id(val):
     """Bytes name no test: they may hold a time stamp, and then two workers would not collect the same tests."""
     return f"{len(val)}-bytes" if isinstance(val, bytes) else None
@@ -32,6 +37,14 @@ def pytest_make_parametrize_id(val):
 @pytest.fixture(autouse=True)
 def _fresh_trace_counts():
     chex.clear_trace_counter()
+
+
+@pytest.fixture(scope="module")
+def quickly_compiled():
+    """Whatever a module's tests compile from here on is hardly optimised; what it computes is the same to float rounding."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax, "jit", partial(jax.jit, compiler_options=UNOPTIMISED))
+        yield
 
 
 @pytest.fixture

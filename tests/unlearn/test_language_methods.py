@@ -26,6 +26,8 @@ from jaxunlearn.unlearn.preference import DPO, GA, NPO
 from jaxunlearn.unlearn.steering import RAU, RMU, state_norm
 from jaxunlearn.unlearn.substitution import Substitution
 
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+
 RATE = 0.1
 PLAIN = SGD(schedule="constant", peak=RATE, weight_decay=0.0)
 SMALL = {"epochs": 2, "batch_size": 3, "descent": AdamW(peak=1e-2)}
@@ -93,14 +95,9 @@ def whole(config, start=None, key=KEY, member=None):
     return params
 
 
-# To compile is what costs here, so that many small programs go as one, and XLA takes the least trouble over it.
-UNOPTIMISED = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-
-
 def at_once(compute, *configs):
-    """``compute`` of each, in one program."""
-    compiled = jax.jit(lambda: [compute(config) for config in configs], compiler_options=UNOPTIMISED)
-    return jax.tree.map(np.asarray, compiled())
+    """``compute`` of each, in one program: to compile is what costs here."""
+    return jax.tree.map(np.asarray, jax.jit(lambda: [compute(config) for config in configs])())
 
 
 def steps(config, count=1, pair=PAIR):
