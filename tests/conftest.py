@@ -41,7 +41,10 @@ def _fresh_trace_counts():
 
 @pytest.fixture(scope="module")
 def quickly_compiled():
-    """Whatever a module's tests compile from here on is hardly optimised; what it computes is the same to float rounding."""
+    """Whatever a module's tests compile from here on is hardly optimised; what it computes is the same to float rounding.
+
+    A module that jits its own functions has to be imported before: inside another program they take no options.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jax, "jit", partial(jax.jit, compiler_options=UNOPTIMISED))
         yield

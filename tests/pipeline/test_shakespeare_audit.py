@@ -6,12 +6,12 @@ import jax
 import numpy as np
 import pytest
 
-from jaxunlearn import config as configuration
 from jaxunlearn import presets, records
 from jaxunlearn._validate import InputError
 from jaxunlearn.models.base import parameter_count
 from jaxunlearn.pipeline import audit, task
 from jaxunlearn.presets import PRESETS
+from jaxunlearn.unlearn.hessian import Hessian
 
 SMALL = PRESETS["shakespeare-small"][1]
 TINY = dataclasses.replace(
@@ -23,7 +23,7 @@ TINY = dataclasses.replace(
     text=dataclasses.replace(SMALL.text, source="tiny", roles=12, length=20, stride=20, hidden=8, embedding=4),
     training=dataclasses.replace(SMALL.training, epochs=1, batch_size=128),
     method=presets._text_methods(
-        epochs=3, descent=SMALL.training.descent, hessian=configuration.Hessian(samples=1, depth=3, scale=100.0)
+        epochs=3, descent=SMALL.training.descent, hessian=Hessian(samples=1, depth=3, scale=100.0)
     ),
 )
 

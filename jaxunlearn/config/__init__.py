@@ -1,0 +1,35 @@
+"""Typed configurations; the fields of ``Methods`` and ``LanguageMethods`` are the only registries of methods."""
+
+from jaxunlearn.config.audit import (
+    AUDIT_FIELDS,
+    TRAINING_FIELDS,
+    Audit,
+    attack_terms,
+    audit_identity,
+    training_identity,
+)
+from jaxunlearn.config.language_methods import LANGUAGE_METHOD_NAMES, PRIVUN_METHODS, LanguageMethods
+from jaxunlearn.config.methods import AUDITED, METHOD_NAMES, Methods
+from jaxunlearn.config.resolve import method_directory_name, resolve, resolve_method
+from jaxunlearn.config.training import Decoder, Text, Training
+
+__all__ = [
+    "AUDITED",
+    "AUDIT_FIELDS",
+    "LANGUAGE_METHOD_NAMES",
+    "METHOD_NAMES",
+    "PRIVUN_METHODS",
+    "TRAINING_FIELDS",
+    "Audit",
+    "Decoder",
+    "LanguageMethods",
+    "Methods",
+    "Text",
+    "Training",
+    "attack_terms",
+    "audit_identity",
+    "method_directory_name",
+    "resolve",
+    "resolve_method",
+    "training_identity",
+]
