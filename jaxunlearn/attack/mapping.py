@@ -4,30 +4,47 @@ Algorithm 1 of the robust unlearning benchmark (RUB, appendix A.1): sign gradien
 around x, every example by itself. f(x) is computed once, by the caller; the label plays no part.
 
 Examples go through a fixed number of slots in one loop. A slot whose example is done takes the next one that waits: the
-batch stays full although examples end at different steps, nothing waits for the slowest, and shapes never change.
+batch stays full although examples end at different steps, nothing waits for the slowest, and shapes never change. What a
+slot does with a gradient is in ``descent``, what ends it early in ``cycles``, what the attack brings down in ``distances``.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxunlearn import _validate
 from jaxunlearn._validate import require
+from jaxunlearn.attack.cycles import Watch, look, watch_from
+from jaxunlearn.attack.descent import Best, Rule, Step, adaptive, choose, sign_descent, with_momentum
+from jaxunlearn.attack.distances import DISTANCES, Distance, cross_entropy, distance_of, kl, mse, reverse_kl
 
-Distance = Callable[[Any, Any], Float[Array, " b"]]
-"""``(outputs [b, ...], target [b, ...]) -> [b]``: what the attack brings down; each by its own rows alone."""
+__all__ = [
+    "DISTANCES",
+    "STEP_SIZE",
+    "Algorithm",
+    "Attacked",
+    "Constraint",
+    "Distance",
+    "Iterate",
+    "Options",
+    "Start",
+    "attack",
+    "cross_entropy",
+    "distance_of",
+    "kl",
+    "mse",
+    "reverse_kl",
+]
 
 Algorithm = Literal["pgd", "momentum", "apgd"]
 Start = Literal["random", "zero"]
 Iterate = Literal["last", "best"]
-
 
 STEP_SIZE = 1 / 255
 """RUB's."""
@@ -142,237 +159,6 @@ class Attacked(NamedTuple):
     iterations: Int[Array, " n"]
 
 
-# --- distances --------------------------------------------------------------------------------------------------------
-
-
-def _over_rest(values: Float[Array, "b ..."]) -> Float[Array, " b"]:
-    return jnp.mean(values.reshape(values.shape[0], -1), axis=1)
-
-
-def kl(outputs: Float[Array, "b classes"], target: Float[Array, "b classes"], temperature: float = 1.0) -> Array:
-    """KL(p_target || p_outputs) in nats, of logits divided by ``temperature``; RUB's for classification.
-
-    Cross-entropy with the target's probabilities differs by their entropy, which no input changes.
-    """
-    log_p, log_q = jax.nn.log_softmax(target / temperature), jax.nn.log_softmax(outputs / temperature)
-    # A class of probability 0 adds nothing, even where both logarithms are -inf.
-    return jnp.sum(jnp.where(log_p > -jnp.inf, jnp.exp(log_p) * (log_p - log_q), 0.0), axis=-1)
-
-
-def reverse_kl(
-    outputs: Float[Array, "b classes"], target: Float[Array, "b classes"], temperature: float = 1.0
-) -> Array:
-    """KL(p_outputs || p_target) in nats."""
-    return kl(target, outputs, temperature)
-
-
-def mse(outputs: Float[Array, "b ..."], target: Float[Array, "b ..."]) -> Float[Array, " b"]:
-    """Mean squared difference of all outputs of an example; RUB's for image-to-image models."""
-    return _over_rest(jnp.square(outputs - target))
-
-
-def cross_entropy(outputs: Float[Array, "b classes"], target: Float[Array, "b classes"]) -> Float[Array, " b"]:
-    """Cross-entropy in nats with the class that the target gives most (the first of equals)."""
-    own = jnp.argmax(target, axis=-1)
-    return -jnp.take_along_axis(jax.nn.log_softmax(outputs), own[:, None], axis=-1)[:, 0]
-
-
-DISTANCES: Mapping[str, Distance] = MappingProxyType(
-    {"kl": kl, "reverse-kl": reverse_kl, "mse": mse, "cross-entropy": cross_entropy}
-)
-"""The distances that have a name."""
-
-
-def distance_of(distance: str | Distance) -> Distance:
-    """A distance by its name, or the callable itself.
-
-    Raises:
-        InputError: No distance has this name.
-    """
-    if not isinstance(distance, str):
-        return distance
-    _validate.one_of("distance", distance, DISTANCES)
-    return DISTANCES[distance]
-
-
-# --- algorithms: what follows from a gradient ------------------------------------------------------------------------
-
-
-class _Best(NamedTuple):
-    """The iterate with the least distance so far, of each slot."""
-
-    at: Array
-    value: Float[Array, " b"]
-    gradient: Array
-
-
-class _Step(NamedTuple):
-    """What a rule may use.
-
-    Attributes:
-        at: [b, ...] the iterate.
-        value: [b] its distance.
-        gradient: [b, ...] of the distance.
-        best: The best iterate, this one included; None where it is not asked for.
-        age: [b] gradients computed before this one.
-        project: Into the allowed inputs.
-    """
-
-    at: Array
-    value: Float[Array, " b"]
-    gradient: Array
-    best: Any
-    age: Int[Array, " b"]
-    project: Callable[[Array], Array]
-
-
-def _for_each(flags: Array, like: Array) -> Array:
-    """[b] as [b, 1, ...]."""
-    return flags.reshape(-1, *(1,) * (like.ndim - 1))
-
-
-def _choose(flags: Bool[Array, " b"], new: Any, old: Any) -> Any:
-    """``new`` in the slots that are flagged, ``old`` in the others."""
-    return jax.tree.map(lambda a, b: jnp.where(_for_each(flags, b), a, b), new, old)
-
-
-class _Rule(NamedTuple):
-    """An algorithm: ``start(iterate) -> memory`` and ``move(memory, step) -> (iterate, memory)``."""
-
-    start: Callable[[Array], Any]
-    move: Callable[[Any, _Step], tuple[Array, Any]]
-
-
-def _sign_descent(step_size) -> _Rule:
-    """Equation (7): the iterate alone decides what follows."""
-
-    def move(_, step):
-        return step.project(step.at - step_size * jnp.sign(step.gradient)), ()
-
-    return _Rule(lambda at: (), move)
-
-
-def _with_momentum(step_size) -> _Rule:
-    """MI-FGSM (Dong et al., 2018), algorithm 1, decay 1."""
-
-    def move(velocity, step):
-        size = _over_rest(jnp.abs(step.gradient))
-        scale = jnp.where(size > 0, 1 / jnp.where(size > 0, size, 1), 0)
-        velocity = velocity + step.gradient * _for_each(scale, step.gradient)
-        return step.project(step.at - step_size * jnp.sign(velocity)), velocity
-
-    return _Rule(jnp.zeros_like, move)
-
-
-class _Adaptive(NamedTuple):
-    """Memory of Auto-PGD.
-
-    Attributes:
-        previous: The iterate before this one.
-        value: Its distance.
-        step_size: Now.
-        improved: Steps since the last checkpoint that brought the distance down.
-        checked: Least distance at the last checkpoint.
-        halved: Whether the step size was halved there.
-    """
-
-    previous: Array
-    value: Float[Array, " b"]
-    step_size: Float[Array, " b"]
-    improved: Int[Array, " b"]
-    checked: Float[Array, " b"]
-    halved: Bool[Array, " b"]
-
-
-_IMPROVED, _INERTIA = 0.75, 0.75
-
-
-def _checkpoints(steps: int) -> np.ndarray:
-    """[steps + 1] steps since the checkpoint before, at checkpoints; 0 elsewhere.
-
-    The first interval is 22% of all steps; each is 3 percentage points shorter than the one before, down to 6%.
-    """
-    interval, shortest, shorter = (max(1, int(share * steps)) for share in (0.22, 0.06, 0.03))
-    found, at = np.zeros(steps + 1, np.int32), interval
-    while at <= steps:
-        found[at] = interval
-        interval = max(interval - shorter, shortest)
-        at += interval
-    return found
-
-
-def _adaptive(first_step, steps: int) -> _Rule:
-    """Auto-PGD (Croce and Hein, 2020, algorithm 1), turned to minimise; checkpoints as in its authors' code."""
-    intervals = _checkpoints(steps)
-
-    def start(at):
-        slots = at.shape[0]
-        none, size = jnp.full(slots, jnp.inf, jnp.float32), jnp.full(slots, first_step, at.dtype)
-        return _Adaptive(at, none, size, jnp.zeros(slots, jnp.int32), none, jnp.ones(slots, bool))
-
-    def move(memory, step):
-        improved = memory.improved + ((step.value < memory.value) & (step.age > 0))
-        interval = jnp.asarray(intervals)[step.age]
-        stuck = ~memory.halved & (step.best.value >= memory.checked)
-        halve = (interval > 0) & ((improved <= _IMPROVED * interval) | stuck)
-        size = jnp.where(halve, memory.step_size / 2, memory.step_size)
-        at = _choose(halve, step.best.at, step.at)
-        slope = jnp.sign(_choose(halve, step.best.gradient, step.gradient))
-        towards = step.project(at - _for_each(size, at) * slope)
-        share = _for_each(jnp.where(step.age > 0, _INERTIA, 1.0).astype(at.dtype), at)
-        new = step.project(at + share * (towards - at) + (1 - share) * (at - memory.previous))
-        checked = interval > 0
-        return new, _Adaptive(
-            step.at,
-            step.value,
-            size,
-            jnp.where(checked, 0, improved),
-            jnp.where(checked, step.best.value, memory.checked),
-            jnp.where(checked, halve, memory.halved),
-        )
-
-    return _Rule(start, move)
-
-
-# --- iterates that repeat ---------------------------------------------------------------------------------------------
-
-
-class _Watch(NamedTuple):
-    """Brent's search for a cycle: one iterate is kept, until as many steps again have been compared with it."""
-
-    kept: Array
-    patience: Int[Array, " b"]
-    waited: Int[Array, " b"]
-
-
-def _watch(at: Array) -> _Watch:
-    one = jnp.ones(at.shape[0], jnp.int32)
-    return _Watch(at, one, jnp.zeros_like(one))
-
-
-def _same(a: Array, b: Array) -> Bool[Array, " b"]:
-    """Whether all bits of a row are equal."""
-    bits = jnp.dtype(f"uint{8 * a.dtype.itemsize}")
-    equal = lax.bitcast_convert_type(a, bits) == lax.bitcast_convert_type(b, bits)
-    return jnp.all(equal.reshape(a.shape[0], -1), axis=1)
-
-
-def _look(watch: _Watch, at: Array) -> tuple[_Watch, Int[Array, " b"]]:
-    """The watch after one more step, and the cycle's length where it was found, else 0."""
-    waited = watch.waited + 1
-    period = jnp.where(_same(at, watch.kept), waited, 0)
-    move = waited == watch.patience
-    watch = _Watch(
-        _choose(move, at, watch.kept),
-        jnp.where(move, 2 * watch.patience, watch.patience),
-        jnp.where(move, 0, waited),
-    )
-    return watch, period
-
-
-# --- the attack -------------------------------------------------------------------------------------------------------
-
-
 class _Slots(NamedTuple):
     """The searches under way.
 
@@ -391,8 +177,8 @@ class _Slots(NamedTuple):
     end: Int[Array, " b"]
     at: Array
     memory: Any
-    best: _Best | None
-    watch: _Watch | None
+    best: Best | None
+    watch: Watch | None
 
 
 def _check(x: Array, target: Any, constraint: Constraint, options: Options, ids: Array | None) -> None:
@@ -451,13 +237,13 @@ def _starts(key, ids, x, constraint: Constraint, options: Options) -> Float[Arra
     return jnp.clip(starts, lowest[None], highest[None])
 
 
-def _rule(constraint: Constraint, options: Options, step_size: Any, dtype: Any) -> _Rule:
+def _rule(constraint: Constraint, options: Options, step_size: Any, dtype: Any) -> Rule:
     if options.algorithm == "apgd":
-        return _adaptive(jnp.asarray(2 * constraint.radius(), dtype), options.steps)
+        return adaptive(jnp.asarray(2 * constraint.radius(), dtype), options.steps)
     share = options.relative_step
     if step_size is None:
         step_size = options.fixed_step if share is None else share * constraint.radius()
-    return {"pgd": _sign_descent, "momentum": _with_momentum}[options.algorithm](jnp.asarray(step_size, dtype))
+    return {"pgd": sign_descent, "momentum": with_momentum}[options.algorithm](jnp.asarray(step_size, dtype))
 
 
 def attack(
@@ -548,8 +334,8 @@ def _search(target, apply, x, starts, distance: Distance, constraint: Constraint
 
     def fresh(search, at):
         zero, unknown = jnp.zeros_like(search), jnp.full(search.shape, jnp.inf, jnp.float32)
-        best = _Best(at, unknown, jnp.zeros_like(at)) if keep_best else None
-        watch = _watch(at) if watched else None
+        best = Best(at, unknown, jnp.zeros_like(at)) if keep_best else None
+        watch = watch_from(at) if watched else None
         return _Slots(search, zero, zero + evaluations, at, rule.start(at), best, watch)
 
     def advance(slots: _Slots) -> _Slots:
@@ -559,12 +345,12 @@ def _search(target, apply, x, starts, distance: Distance, constraint: Constraint
         gradient, values = gradient_at(slots.at, goals)
         best = slots.best
         if best is not None:
-            best = _choose(values < best.value, _Best(slots.at, values, gradient), best)
-        step = _Step(slots.at, values, gradient, best, slots.age, lambda at: jnp.clip(at, lowest, highest))
+            best = choose(values < best.value, Best(slots.at, values, gradient), best)
+        step = Step(slots.at, values, gradient, best, slots.age, lambda at: jnp.clip(at, lowest, highest))
         at, memory = rule.move(slots.memory, step)
         age, end, watch = slots.age + 1, slots.end, slots.watch
         if watch is not None:
-            watch, period = _look(watch, at)
+            watch, period = look(watch, at)
             left = 0 if keep_best else (steps - age) % jnp.maximum(period, 1)
             end = jnp.where(period > 0, jnp.minimum(end, age + left), end)
         return _Slots(slots.search, age, end, at, memory, best, watch)
@@ -580,7 +366,7 @@ def _search(target, apply, x, starts, distance: Distance, constraint: Constraint
             found = found.at[to].set(ends, mode="drop")
             iterations = iterations.at[to].set(slots.age, mode="drop")
             search = jnp.where(done, waiting + jnp.cumsum(done) - 1, slots.search)
-            return _choose(done, fresh(search, found[jnp.minimum(search, searches - 1)]), slots), found, iterations
+            return choose(done, fresh(search, found[jnp.minimum(search, searches - 1)]), slots), found, iterations
 
         kept = lax.cond(jnp.any(done), refill, lambda *same: same, slots, found, iterations)
         return kept[0], waiting + jnp.sum(done, dtype=jnp.int32), *kept[1:]

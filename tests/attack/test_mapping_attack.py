@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 from jaxunlearn._validate import InputError
-from jaxunlearn.attack import mapping
+from jaxunlearn.attack import descent, mapping
 from jaxunlearn.attack.mapping import Constraint, Options
 from jaxunlearn.engine import plan as planning
 from jaxunlearn.engine.population import Engine
@@ -387,10 +387,10 @@ def test_auto_pgd_beats_long_steps():
 
 def test_auto_pgd_checks_where_its_paper_says():
     # p = 0, .22, .22 + .19, .41 + .16, ...: each interval .03 shorter than the one before, down to .06.
-    found = mapping._checkpoints(100)
+    found = descent.checkpoints(100)
     assert np.flatnonzero(found).tolist() == [22, 41, 57, 70, 80, 87, 93, 99]
     assert found[[22, 41, 57, 70, 80, 87, 93, 99]].tolist() == [22, 19, 16, 13, 10, 7, 6, 6]
-    assert mapping._checkpoints(1).tolist() == [0, 1]
+    assert descent.checkpoints(1).tolist() == [0, 1]
 
 
 def test_momentum_adds_up_scaled_gradients():
