@@ -3,15 +3,18 @@
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from jaxunlearn._paths import AnyPath
 from jaxunlearn._validate import InputError, require
 from jaxunlearn.records import BoundRecord, ScoreRecord, read_json, read_npz
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Any)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,6 +109,54 @@ def read_manifest(path: AnyPath, absent: list[str]) -> dict[str, Any]:
         return manifest
     absent.append("manifest.json was left out: it does not hold an object.")
     return {}
+
+
+def load_measured(path: AnyPath, read: Callable[[Mapping[str, Any]], T]) -> T:
+    """A record of metrics under conditions.
+
+    Args:
+        path: Its JSON file.
+        read: Makes it of what the file holds.
+
+    Raises:
+        InputError: The file is missing, broken, or of another schema.
+    """
+    data = read_json(path, "give the same command again, and the results are computed again")
+    require(isinstance(data, Mapping), f"Expected an object in {path}; delete it and run the command again.")
+    try:
+        return read(data)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def folders_with(path: AnyPath, file: str) -> list[AnyPath]:
+    """Folders of a run directory that hold a record.
+
+    Raises:
+        InputError: There are none.
+    """
+    found = sorted(child.parent for child in path.glob(f"*/{file}"))
+    require(
+        len(found) > 0,
+        f"Expected at least one <method>/{file} under {path}, found none; finish the command that writes there.",
+    )
+    return found
+
+
+def asked(manifest: Mapping[str, Any]) -> list[str]:
+    """The methods that were asked for, as far as a manifest says."""
+    found = manifest.get("asked")
+    return [*map(str, found)] if isinstance(found, list) else []
+
+
+def in_order(methods: Sequence[M], order: Sequence[str]) -> list[M]:
+    """Methods in the order of their names; those without a place come last, by name."""
+
+    def rank(method: M) -> tuple[int, str]:
+        name = method.record.method
+        return (order.index(name) if name in order else len(order)), name
+
+    return sorted(methods, key=rank)
 
 
 def load_method(directory: AnyPath) -> Method:

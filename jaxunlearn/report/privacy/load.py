@@ -1,7 +1,6 @@
 """Reads run directories of ``jaxunlearn privacy``: optional files that are absent or damaged are noted, others refused."""
 
 import dataclasses
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -11,7 +10,7 @@ from jaxunlearn._paths import AnyPath
 from jaxunlearn._validate import InputError, require
 from jaxunlearn.privacy import ANSWERS, FILE, PREDICTORS, PrivacyRecord
 from jaxunlearn.records import read_arrays, read_json, read_npz
-from jaxunlearn.report.load import optional, read_manifest
+from jaxunlearn.report.load import asked, folders_with, in_order, load_measured, optional, read_manifest
 from jaxunlearn.report.measured import REFERENCE
 
 BASE, TARGET = "base", "target"
@@ -86,15 +85,6 @@ class PrivacyDirectory:
         return found if isinstance(found, dict) else {}
 
 
-def _load_record(path: AnyPath) -> PrivacyRecord:
-    data = read_json(path, "give the same command again, and the results are computed again")
-    require(isinstance(data, Mapping), f"Expected an object in {path}; delete it and run the command again.")
-    try:
-        return PrivacyRecord.from_json(data)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-
-
 def _kinds(path: AnyPath, unknown: np.ndarray) -> list[str]:
     """What kinds of facts these are, by corpus.json.
 
@@ -141,7 +131,7 @@ def _load_forgetting(path: AnyPath, predictors: Predictors) -> np.ndarray:
 
 def _load_method(directory: AnyPath, predictors: Predictors | None) -> PrivacyMethod:
     absent: list[str] = []
-    record, forgetting = _load_record(directory / FILE), None
+    record, forgetting = load_measured(directory / FILE, PrivacyRecord.from_json), None
     if record.method not in AROUND and predictors is not None and len(predictors.unknown):
         read = partial(_load_forgetting, predictors=predictors)
         forgetting = optional(read, directory / ANSWERS, absent, None)
@@ -154,11 +144,7 @@ def load_privacy(path: AnyPath) -> PrivacyDirectory:
     Raises:
         InputError: It does not exist, holds no privacy.json, or one that is broken.
     """
-    found = sorted(child.parent for child in path.glob(f"*/{FILE}"))
-    require(
-        len(found) > 0,
-        f"Expected at least one <method>/{FILE} under {path}, found none; finish the command that writes there.",
-    )
+    found = folders_with(path, FILE)
     absent: list[str] = []
     manifest = read_manifest(path, absent)
     predictors = optional(_load_predictors, path / PREDICTORS, absent, None)
@@ -166,20 +152,13 @@ def load_privacy(path: AnyPath) -> PrivacyDirectory:
         kinds = optional(partial(_kinds, unknown=predictors.unknown), path / "corpus.json", absent, predictors.kinds)
         predictors = dataclasses.replace(predictors, kinds=kinds)
     methods = [_load_method(directory, predictors) for directory in found]
-    asked = manifest.get("asked")
-    named = [*map(str, asked)] if isinstance(asked, list) else []
-    order = [*AROUND, *(name for name in named if name not in AROUND)]
+    named = asked(manifest)
     there = {method.record.method for method in methods}
-
-    def rank(method: PrivacyMethod) -> tuple[int, str]:
-        name = method.record.method
-        return (order.index(name) if name in order else len(order)), name
-
     return PrivacyDirectory(
         path=path,
         manifest=manifest,
         predictors=predictors,
-        methods=sorted(methods, key=rank),
+        methods=in_order(methods, [*AROUND, *(name for name in named if name not in AROUND)]),
         unfinished=[name for name in named if name not in there and name != "all"],
         absent=absent,
     )

@@ -1,22 +1,19 @@
 """One self-contained HTML page of what language models still say: finding, figures, tables, method by method, provenance."""
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from html import escape
-from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from jaxunlearn._paths import AnyPath
-from jaxunlearn._version import __version__
-from jaxunlearn.privacy import DIRECT, FILE, PrivacyRecord
+from jaxunlearn.privacy import ANSWERS, DIRECT, FILE, PREDICTORS, PrivacyRecord
 from jaxunlearn.records import write_bytes
-from jaxunlearn.report import markup, measured
-from jaxunlearn.report.canvas import Drawing, Missing
-from jaxunlearn.report.load import finite, flatten
-from jaxunlearn.report.markup import maths
+from jaxunlearn.report import frame, markup, measured
+from jaxunlearn.report.canvas import Drawing
+from jaxunlearn.report.frame import Panels
+from jaxunlearn.report.load import finite
 from jaxunlearn.report.measured import REFERENCE, find
 from jaxunlearn.report.privacy import table, words
 from jaxunlearn.report.privacy.figures import by_layer, coefficients, overview, panels, tradeoff
@@ -26,7 +23,6 @@ from jaxunlearn.report.privacy.table import KNOWN, RETAINED, UNKNOWN
 from jaxunlearn.report.style import PICTURES
 from jaxunlearn.report.table import ABSENT, clean, duration
 
-Panels = Sequence[Drawing | Missing]
 Heads = Sequence[tuple[str, str, str]]
 PARTS = (
     ("pooled", "all facts"),
@@ -50,9 +46,7 @@ def write_html(runs: Sequence[PrivacyDirectory], path: AnyPath) -> None:
     for i, run in enumerate(runs):
         drawn = [panels(method, run.records, run.predictors) for method in run.methods]
         for method, found in zip(run.methods, drawn):
-            for panel in found:
-                if isinstance(panel, Drawing):
-                    panel.write_png(method.directory / "figures" / f"{panel.name}.png")
+            frame.write_panels(method.directory, found)
         heading = "" if i or top else title
         parts.append(_run(f"r{i}-", run, drawn, heading, f": {_name(run)}" if len(runs) > 1 else ""))
     first = f"<header><h1>{escape(title)}</h1></header>\n{top}" if top else ""
@@ -103,7 +97,7 @@ def _run(prefix: str, run: PrivacyDirectory, drawn: Sequence[Panels], title: str
         ("ripple", "What predicts forgetting", _predicted(records)),
         ("layers", "Layer by layer", _layers(records)),
         ("metrics", "By attack, set and kind", _metrics(records)),
-        ("guide", "How to read this", _guide(records)),
+        ("guide", "How to read this", frame.guide(words.guide(records))),
         ("methods", "Method by method", "\n".join(methods)),
         ("provenance", "Provenance", _provenance(run)),
     ]
@@ -111,12 +105,7 @@ def _run(prefix: str, run: PrivacyDirectory, drawn: Sequence[Panels], title: str
         [
             _head(run, title),
             _figure(run, prefix, overview),
-            *(
-                f'<section aria-labelledby="{prefix}{name}"><h2 id="{prefix}{name}">{escape(heading + suffix)}</h2>\n'
-                f"{content}\n</section>"
-                for name, heading, content in sections
-                if content
-            ),
+            *frame.sections(sections, prefix, suffix),
         ]
     )
 
@@ -132,15 +121,14 @@ def _figure(run: PrivacyDirectory, prefix: str, draw: Callable[..., Drawing | No
 
 def _head(run: PrivacyDirectory, title: str) -> str:
     records, created = run.records, run.manifest.get("created")
-    top = f"<h1>{escape(title)}</h1>" if title else f"<h2>{escape(_name(run))}</h2>"
-    waiting = f"Not finished yet: {', '.join(map(clean, run.unfinished))}." if run.unfinished else ""
-    warnings = [waiting, *(text for record in records for text in table.remarks(record))]
-    lead = f"{measured.subject(records)}. {words.lead(records)}"
-    return (
-        f'<header>\n{top}\n<p class="finding">{escape(words.finding(records))}</p>\n<p class="lead">{escape(lead)}</p>\n'
-        + (f'<p class="meta">Begun {escape(clean(created))}</p>\n' if created else "")
-        + "".join(f'<p class="warn">{escape(text)}</p>\n' for text in warnings if text)
-        + "</header>"
+    waiting = [f"Not finished yet: {', '.join(map(clean, run.unfinished))}."] if run.unfinished else []
+    return frame.header(
+        _name(run),
+        title,
+        words.finding(records),
+        f"{measured.subject(records)}. {words.lead(records)}",
+        f"Begun {clean(created)}" if created else "",
+        [*waiting, *(text for record in records for text in table.remarks(record))],
     )
 
 
@@ -150,22 +138,10 @@ def _scroll(label: str, content: str) -> str:
 
 def _results(records: Sequence[PrivacyRecord], prefix: str) -> str:
     """PrivUn's Table 1."""
-    used = table.columns(records)
-    groups = ['<th scope="col" class="text" rowspan="2">Method</th>']
-    for name, members in itertools.groupby(used, key=lambda column: column.group):
-        groups.append(f'<th scope="colgroup" class="group" colspan="{len(list(members))}">{escape(name)}</th>')
-    heads = "".join(f'<th scope="col">{escape(column.head)}</th>' for column in used)
-    rows = []
-    for i, (record, name) in enumerate(zip(records, table.names(records))):
-        cells = "".join(f"<td>{markup.values(record, c.metric, c.condition, digits=1)}</td>" for c in used)
-        first = f'<th scope="row" class="text"><a href="#{prefix}m{i}">{escape(name)}</a></th>'
-        rows.append(f"<tr{markup.row_class(record)}>{first}{cells}</tr>")
-    notes = [note for note in table.legend(records)[1:] if not note.startswith(table.WARNING)]
+    head, body = frame.rows_of_results(records, table.names(records), table.columns(records), prefix, digits=1)
     return _scroll(
-        "Results",
-        f'<table class="results dense"><thead><tr>{"".join(groups)}</tr><tr>{heads}</tr></thead>\n'
-        f"<tbody>{''.join(rows)}</tbody></table>",
-    ) + "".join(f'<p class="small">{maths(note)}</p>\n' for note in notes)
+        "Results", f'<table class="results dense"><thead>{head}</thead>\n<tbody>{body}</tbody></table>'
+    ) + frame.legend(table.legend(records), table.WARNING)
 
 
 def _grid(label: str, heads: Sequence[str], rows: Sequence[tuple[str, str, Sequence[str]]], first: str) -> str:
@@ -271,7 +247,6 @@ def _metrics(records: Sequence[PrivacyRecord]) -> str:
     bits = [c for c in names if c.endswith(" bits")]
     special = ("unknown_derivable", "unknown_underivable", "unknown_lenient")
     kinds = [n for n in held if n.startswith("unknown_") and n not in special]
-    several = any(record.seeds > 1 for record in records)
 
     def heads(metrics: Sequence[tuple[str, str]], conditions: Sequence[str | None]) -> Heads:
         return [
@@ -329,8 +304,7 @@ def _metrics(records: Sequence[PrivacyRecord]) -> str:
         ),
         markup.block("Without an attack", [_abouts(records, once)], once, records, "wide", digits=1) if once else "",
     ]
-    note = "Mean ± standard deviation, and below it the 95% interval for the mean over seeds. " if several else ""
-    return f'<p class="small">{note}Shares in %.</p>\n<div class="metrics">{"".join(blocks)}</div>'
+    return frame.metrics(records, blocks)
 
 
 def _abouts(records: Sequence[PrivacyRecord], once: Heads) -> str:
@@ -369,32 +343,19 @@ def _difference(values: list[float] | None) -> str:
     return f'{middle}<span class="small">[{low}, {high}]</span>' if math.isfinite(half) else middle
 
 
-def _guide(records: Sequence[PrivacyRecord]) -> str:
-    blocks = "".join(f"<div><h3>{escape(h)}</h3><p>{escape(t)}</p></div>" for h, t in words.guide(records))
-    return f'<div class="guide">{blocks}</div>'
-
-
 def _method(name: str, method: PrivacyMethod, drawn: Panels, run: PrivacyDirectory) -> str:
     record, condition = method.record, table.last_tuned(run.records) or DIRECT
-    figures = "\n".join(markup.panel(p, f"{name}-{p.name}") for p in drawn if isinstance(p, Drawing))
-    missing = [f"{p.title}: not drawn. {p.reason}" for p in drawn if isinstance(p, Missing)]
-    value = " ± ".join(filter(None, measured.cell(record, UNKNOWN, condition, 1)))
-    times = ", ".join(f"{clean(k)} {duration(v)} s" for k, v in record.seconds.items() if finite(v) is not None)
-    notes = [*record.notes, *missing, *method.absent]
-    facts = [*(flatten(record.settings) if record.settings else []), ("time", times)]
+    facts = [("time", frame.times(record.seconds))]
     return "\n".join(
         [
             f'<section class="method" aria-labelledby="{name}">',
-            f'<header><h3 id="{name}">{escape(clean(record.method))}</h3><span class="value">'
-            f'<span class="small">{escape(clean(condition))}, unknown</span> {escape(value)}%</span></header>',
+            frame.method_header(name, record, UNKNOWN, condition, f"{clean(condition)}, unknown"),
             f"<p>{escape(words.verdict(record, run.records))} {escape(words.stopping(record, run.config))}</p>",
-            *(f'<p class="warn">{escape(text)}</p>' for text in table.remarks(record)),
-            f'<div class="panels">{figures}</div>' if figures else "",
+            *frame.warnings(table.remarks(record)),
+            frame.panels_of(drawn, name),
             _correlations(record),
-            f'<h4>Notes</h4><ul class="notes">{"".join(f"<li>{escape(clean(n))}</li>" for n in notes)}</ul>'
-            if notes
-            else "",
-            f"<details><summary>Settings and time</summary>{markup.pairs([(k, v) for k, v in facts if v])}</details>",
+            frame.notes([*record.notes, *frame.not_drawn(drawn), *method.absent]),
+            f"<details><summary>Settings and time</summary>{frame.settings(record.settings, facts)}</details>",
             "</section>",
         ]
     )
@@ -437,32 +398,27 @@ def _correlations(record: PrivacyRecord) -> str:
 
 
 def _provenance(run: PrivacyDirectory) -> str:
-    manifest = run.manifest
-    facts: list[tuple[str, Any]] = [
-        ("directory", run.path.name),
-        *markup.occasion(manifest),
-        *markup.versions(manifest),
-    ]
-    places = ("manifest.json", "corpus.json", "predictors.npz")
-    facts.append(("files", ", ".join(f for f in places if (run.path / f).exists())))
-    kept = [f"{m.directory.name}/{f}" for m in run.methods for f in (FILE, "answers.npz") if (m.directory / f).exists()]
-    facts.append(("of the methods", ", ".join(kept)))
+    return frame.provenance(
+        run.path,
+        run.manifest,
+        ("manifest.json", "corpus.json", PREDICTORS),
+        [method.directory / file for method in run.methods for file in (FILE, ANSWERS)],
+        [("The attacks", table.attack_of(run.records)), ("Configuration", run.manifest.get("config"))],
+        run.absent,
+        _times(run),
+    )
+
+
+def _times(run: PrivacyDirectory) -> str:
+    """Seconds of every stage, model by model."""
     spent = [
         (m.record.method, {k: v for k, v in m.record.seconds.items() if finite(v) is not None}) for m in run.methods
     ]
     stages = list(dict.fromkeys(stage for _, seconds in spent for stage in seconds))
     rows = [("", name, [duration(s[stage]) if stage in s else ABSENT for stage in stages]) for name, s in spent]
-    times = (
+    return (
         "<details><summary>Seconds by "
         f"stage</summary>{_grid('Seconds by stage', [clean(s) for s in stages], rows, 'models')}</details>"
         if stages
         else ""
-    )
-    folded = [("The attacks", table.attack_of(run.records)), ("Configuration", manifest.get("config"))]
-    return (
-        markup.pairs([(k, clean(v)) for k, v in facts if v])
-        + times
-        + "".join(f"<details><summary>{h}</summary>{markup.pairs(flatten(d))}</details>" for h, d in folded if d)
-        + "".join(f'<p class="small">{escape(clean(text))}</p>' for text in run.absent)
-        + f'<p class="meta">Written by jaxunlearn {escape(__version__)}.</p>'
     )

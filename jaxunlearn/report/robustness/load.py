@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from jaxunlearn._paths import AnyPath
-from jaxunlearn._validate import InputError, require
-from jaxunlearn.records import read_json, read_npz
-from jaxunlearn.report.load import optional, read_manifest
+from jaxunlearn._validate import require
+from jaxunlearn.records import read_npz
+from jaxunlearn.report.load import asked, folders_with, in_order, load_measured, optional, read_manifest
 from jaxunlearn.robustness import FILE, RobustnessRecord
 
 ORIGINAL = "original"
@@ -101,15 +101,6 @@ class RobustDirectory:
         return [method.record for method in self.methods]
 
 
-def _load_record(path: AnyPath) -> RobustnessRecord:
-    data = read_json(path, "give the same command again, and the metrics are computed again")
-    require(isinstance(data, Mapping), f"Expected an object in {path}; delete it and run the command again.")
-    try:
-        return RobustnessRecord.from_json(data)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-
-
 def _take(arrays: Mapping[str, np.ndarray], *names: str) -> list[np.ndarray]:
     gone = [name for name in names if name not in arrays]
     require(not gone, f"it lacks {', '.join(gone)}.")
@@ -164,7 +155,7 @@ def load_attacked(path: AnyPath, targets: Targets) -> Attacked:
 
 def _load_method(directory: AnyPath, targets: Targets | None) -> RobustMethod:
     absent: list[str] = []
-    record, attacked = _load_record(directory / FILE), None
+    record, attacked = load_measured(directory / FILE, RobustnessRecord.from_json), None
     if record.method != ORIGINAL and targets is not None:
         attacked = optional(lambda path: load_attacked(path, targets), directory / "attacked.npz", absent, None)
     return RobustMethod(directory=directory, record=record, attacked=attacked, absent=absent)
@@ -176,22 +167,15 @@ def load_robustness(path: AnyPath) -> RobustDirectory:
     Raises:
         InputError: It does not exist, holds no robustness.json, or one that is broken.
     """
-    found = sorted(child.parent for child in path.glob(f"*/{FILE}"))
-    require(
-        len(found) > 0,
-        f"Expected at least one <method>/{FILE} under {path}, found none; finish the command that writes there.",
-    )
+    found = folders_with(path, FILE)
     absent: list[str] = []
     manifest = read_manifest(path, absent)
     targets = optional(_load_targets, path / "targets.npz", absent, None)
     methods = [_load_method(directory, targets) for directory in found]
-    asked = manifest.get("asked")
-    order = [ORIGINAL, *(map(str, asked) if isinstance(asked, list) else [])]
-
-    def rank(method: RobustMethod) -> tuple[int, str]:
-        name = method.record.method
-        return (order.index(name) if name in order else len(order)), name
-
     return RobustDirectory(
-        path=path, manifest=manifest, targets=targets, methods=sorted(methods, key=rank), absent=absent
+        path=path,
+        manifest=manifest,
+        targets=targets,
+        methods=in_order(methods, [ORIGINAL, *asked(manifest)]),
+        absent=absent,
     )
