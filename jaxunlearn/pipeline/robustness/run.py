@@ -1,8 +1,5 @@
 """Train, unlearn with every method and seed, attack, measure: the command ``jaxunlearn robustness``."""
 
-import datetime
-import importlib.metadata
-import platform
 import time
 from typing import Any
 
@@ -11,9 +8,10 @@ import numpy as np
 from jaxunlearn import config as configuration
 from jaxunlearn import records
 from jaxunlearn._paths import AnyPath, remove_tree
-from jaxunlearn._validate import InputError, require
+from jaxunlearn._validate import require
 from jaxunlearn.engine import store
-from jaxunlearn.pipeline.audit import PACKAGES, open_method
+from jaxunlearn.pipeline import measured
+from jaxunlearn.pipeline.audit import open_method
 from jaxunlearn.pipeline.robustness import measure
 from jaxunlearn.pipeline.robustness.config import Robustness, identity
 from jaxunlearn.pipeline.robustness.presets import expected
@@ -50,7 +48,7 @@ def run(config: Robustness, devices=None) -> AnyPath:
         InputError: Anything the user can mend; what was finished before stays on disk and is reused.
     """
     resolved = {name: configuration.resolve_method(name, config.method) for name in config.methods}
-    study = build(config, devices, runs_per_chunk=_chunks_begun(config))
+    study = build(config, devices, runs_per_chunk=measured.chunks_begun(config.directory / "manifest.json"))
     members = shadow_membership(study)
     methods = {name: Method(*found, make_unlearner(study.info, name, found[0])) for name, found in resolved.items()}
     for name, method in methods.items():
@@ -102,35 +100,18 @@ def run(config: Robustness, devices=None) -> AnyPath:
     return directory
 
 
-def _chunks_begun(config: Robustness) -> int | None:
-    """The chunk size that a run directory was begun with; it is the same on whatever machine goes on."""
-    try:
-        return int(records.read_json(config.directory / "manifest.json")["runs_per_chunk"])
-    except (InputError, OSError, KeyError, TypeError, ValueError):
-        return None  # none yet; or damaged, which whoever opens it says
-
-
 def _open(study: Study) -> None:
     config = study.config
-    facts = {
-        "title": config.dataset,
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "versions": {name: importlib.metadata.version(name) for name in PACKAGES}
-        | {"python": platform.python_version()},
-        "asked": list(config.methods),
-        "runs_per_chunk": study.engine.plan.runs_per_chunk,
-    }
-    path = config.directory / "manifest.json"
-    results = [f"{found.parent.name}/{found.name}" for found in config.directory.glob(f"*/{FILE}")]
-    fix = "restore it from a copy, or delete the directory and begin again"
-    require(path.exists() or not results, f"{path} is missing beside {', '.join(sorted(results))}; {fix}.")
-    if path.exists():
-        found = records.read_json(path, fix)
-        require(
-            "epsilons" in (found.get("config") or {}),
-            f"{config.directory} holds a run of another command than robustness; use another --out directory.",
-        )
-    store.open_manifest(config.directory, "manifest.json", identity(config, study.data), **facts)
+    measured.open_run(
+        config.directory,
+        identity(config, study.data),
+        command="robustness",
+        mark="epsilons",
+        file=FILE,
+        title=config.dataset,
+        asked=list(config.methods),
+        runs_per_chunk=study.engine.plan.runs_per_chunk,
+    )
 
 
 def _write(folder: AnyPath, record: RobustnessRecord) -> None:
@@ -140,14 +121,7 @@ def _write(folder: AnyPath, record: RobustnessRecord) -> None:
 
 def _finished(record: AnyPath, arrays: AnyPath) -> bool:
     """Whether results are whole on disk."""
-    try:
-        RobustnessRecord.from_json(records.read_json(record))
-        records.read_npz(arrays, sealed=True)
-    except InputError as error:
-        if record.exists():
-            store.notice(f"{str(error).rstrip('.')}: these results are computed again.")
-        return False
-    return True
+    return measured.whole(record, arrays, RobustnessRecord.from_json) is not None
 
 
 def _targets(study: Study, originals: Originals, measurements: Measurements) -> Arrays:
