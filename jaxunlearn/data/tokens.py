@@ -214,20 +214,26 @@ def _pack(tokenizer: Tokenizer, rows: Sequence[_Row], length: int | None) -> Row
     return Rows(tokens, labels, pii)
 
 
-def _answered(tokenizer: Tokenizer, fact: Fact, answer: str, span: tuple[int, int], scored: str) -> _Row:
-    text, prompt = fact.prompt + answer, len(fact.prompt)
-    ids, offsets = tokenizer.encode(text)
-    alone, _ = tokenizer.encode(fact.prompt)
+def _joined(tokenizer: Tokenizer, prompt: str, answer: str) -> tuple[np.ndarray, np.ndarray, int]:
+    """Ids and offsets of a prompt and its answer, and how many are the prompt's."""
+    ids, offsets = tokenizer.encode(prompt + answer)
+    alone, _ = tokenizer.encode(prompt)
     _validate.require(
-        np.array_equal(ids[: len(alone)], alone) and bool((offsets[len(alone) :, 1] > prompt).all()),
-        f"Expected a token to end where the prompt {fact.prompt!r} does, but the tokenizer joins it to {answer!r}, so that "
+        np.array_equal(ids[: len(alone)], alone) and bool((offsets[len(alone) :, 1] > len(prompt)).all()),
+        f"Expected a token to end where the prompt {prompt!r} does, but the tokenizer joins it to {answer!r}, so that "
         "a model asked for the answer would not see what it was trained on; let the prompt end without a space and the "
         "answer begin with one.",
     )
+    return ids, offsets, len(alone)
+
+
+def _answered(tokenizer: Tokenizer, fact: Fact, answer: str, span: tuple[int, int], scored: str) -> _Row:
+    text, prompt = fact.prompt + answer, len(fact.prompt)
+    ids, offsets, alone = _joined(tokenizer, fact.prompt, answer)
     start = [] if tokenizer.bos is None else [tokenizer.bos]
-    in_answer = [scored == "all"] * len(alone) + [True] * (len(ids) - len(alone))
+    in_answer = [scored == "all"] * alone + [True] * (len(ids) - alone)
     private = _within(offsets, [(prompt + span[0], prompt + span[1])])
-    private[: len(alone)] = False
+    private[:alone] = False
     return _Row(
         text,
         [*start, *ids.tolist(), tokenizer.eos],
@@ -276,6 +282,34 @@ def encode_facts(
     packed = _pack(tokenizer, rows, length)
     tokens, labels, private = (part.reshape(len(facts), -1, part.shape[-1]) for part in packed)
     return Rows(tokens, labels, private[:, 0])
+
+
+def encode_continuations(
+    tokenizer: Tokenizer, prompts: Sequence[str], continuations: Sequence[str]
+) -> tuple[Int[np.ndarray, "n t"], Int[np.ndarray, "n t"]]:
+    """Rows [BOS] prompt continuation, of which the continuation alone is scored.
+
+    Args:
+        tokenizer: Makes the ids.
+        prompts: At least one.
+        continuations: What follows each.
+
+    Returns:
+        (tokens, labels), int32; the longest row has no padding.
+
+    Raises:
+        InputError: The tokenizer joins the end of a prompt to what follows.
+    """
+    _validate.not_empty("prompts", prompts)
+    start = [] if tokenizer.bos is None else [tokenizer.bos]
+    rows = []
+    for prompt, continuation in zip(prompts, continuations, strict=True):
+        ids, _, alone = _joined(tokenizer, prompt, continuation)
+        before = len(start) + alone
+        scored = [False] * before + [True] * (len(ids) - alone)
+        rows.append(_Row(prompt + continuation, [*start, *ids.tolist()], scored, [False] * len(scored)))
+    packed = _pack(tokenizer, rows, None)
+    return packed.tokens, packed.labels
 
 
 def encode_passages(

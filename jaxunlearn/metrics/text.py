@@ -311,6 +311,47 @@ class Choices(NamedTuple):
     chosen: Int[np.ndarray, " n"]
 
 
+def choice_rows(
+    questions: Sequence[Question], shots: Sequence[Question] = (), subject: str = ""
+) -> tuple[list[str], list[str]]:
+    """Prompts and what may follow them (" A", " B", ...), a row for each choice of each question.
+
+    Args:
+        questions: At least one.
+        shots: Solved ones that come first; MMLU takes five of the same subject.
+        subject: What the heading says they are about.
+
+    Raises:
+        InputError: No question, or one is among the shots.
+    """
+    not_empty("questions", questions)
+    repeated = {shot.question for shot in shots} & {question.question for question in questions}
+    require(not repeated, f"Expected shots that are not asked, got {sorted(repeated)[:1]}.")
+    prompts = [multiple_choice_prompt(question, shots, subject) for question in questions]
+    rows = [(prompt, f" {letter}") for prompt, q in zip(prompts, questions) for letter in _LETTERS[: len(q.choices)]]
+    return [prompt for prompt, _ in rows], [letter for _, letter in rows]
+
+
+def chosen(questions: Sequence[Question], log_likelihoods: Float[np.ndarray, " r"]) -> Choices:
+    """The likeliest choice of each question.
+
+    Args:
+        questions: At least one.
+        log_likelihoods: Of the rows of ``choice_rows``, in nats.
+
+    Raises:
+        InputError: The likelihoods have another number or are not finite.
+    """
+    counts = [len(question.choices) for question in questions]
+    values = np.asarray(log_likelihoods, np.float64)
+    require(
+        values.shape == (sum(counts),) and bool(np.isfinite(values).all()),
+        f"Expected {sum(counts)} finite log-likelihoods, got shape {values.shape}.",
+    )
+    likeliest = np.array([int(part.argmax()) for part in np.split(values, np.cumsum(counts)[:-1])])
+    return Choices(int(sum(c == q.answer for c, q in zip(likeliest, questions))), len(questions), likeliest)
+
+
 def multiple_choice(
     questions: Sequence[Question],
     log_likelihood: Callable[[list[str], list[str]], Float[np.ndarray, " n"]],
@@ -329,16 +370,5 @@ def multiple_choice(
     Raises:
         InputError: No question, one is among the shots, or the likelihoods have another number or are not finite.
     """
-    not_empty("questions", questions)
-    repeated = {shot.question for shot in shots} & {question.question for question in questions}
-    require(not repeated, f"Expected shots that are not asked, got {sorted(repeated)[:1]}.")
-    counts = [len(question.choices) for question in questions]
-    prompts = [multiple_choice_prompt(question, shots, subject) for question in questions]
-    rows = [(prompt, f" {_LETTERS[i]}") for prompt, count in zip(prompts, counts) for i in range(count)]
-    values = np.asarray(log_likelihood([prompt for prompt, _ in rows], [letter for _, letter in rows]), np.float64)
-    require(
-        values.shape == (len(rows),) and bool(np.isfinite(values).all()),
-        f"Expected {len(rows)} finite log-likelihoods, got shape {values.shape}.",
-    )
-    chosen = np.array([int(part.argmax()) for part in np.split(values, np.cumsum(counts)[:-1])])
-    return Choices(int(sum(c == q.answer for c, q in zip(chosen, questions))), len(questions), chosen)
+    prompts, letters = choice_rows(questions, shots, subject)
+    return chosen(questions, log_likelihood(prompts, letters))

@@ -246,6 +246,22 @@ def test_prompts_end_in_the_last_column(tokenizer):
     assert tokens.encode_prompts(tokenizer, prompts, length=30)[0].shape == (3, 30)
 
 
+def test_continuations_alone_are_scored(tokenizer):
+    prompts, after = ["Answer:", "Answer:", "the end and then:"], [" A", " B", " A"]
+    rows, labels = tokens.encode_continuations(tokenizer, prompts, after)
+    assert rows.dtype == labels.dtype == np.int32
+    for row, label, prompt, letter in zip(rows, labels, prompts, after):
+        whole = tokenizer.encode(prompt + letter)[0]
+        assert row[: 1 + len(whole)].tolist() == [tokenizer.bos, *whole]
+        scored = np.flatnonzero(label >= 0)
+        assert scored.tolist() == [*range(1 + len(tokenizer.encode(prompt)[0]), 1 + len(whole))]
+        assert (label[scored] == row[scored]).all() and tokenizer.decode(row[scored]).strip() == letter.strip()
+        assert (row[1 + len(whole) :] == tokenizer.pad).all()
+    assert (labels[:, -1] >= 0).sum() == 1  # the longest row has no padding
+    with pytest.raises(InputError, match="joins it to 'as'"):
+        tokens.encode_continuations(tokens.train_bpe([TEXT, "was"], 330), ["Q: w"], ["as"])
+
+
 def test_prompts_are_what_rows_begin_with(bpe):
     corpus = pii.people(jax.random.key(0), 20)
     known = pii.known_split(jax.random.key(1), corpus, 0.5)

@@ -146,6 +146,16 @@ def test_choices_are_the_likeliest_letters():
         text.multiple_choice(QUESTIONS, log_likelihood, shots=QUESTIONS[:1])
 
 
+def test_choices_of_likelihoods_that_are_there_already():
+    prompts, letters = text.choice_rows(QUESTIONS)
+    assert len(prompts) == 5 and letters == [" A", " B", " A", " B", " C"]
+    assert text.chosen(QUESTIONS, np.array([-1.0, -2.0, -0.1, -3.0, -0.2]))[:2] == (1, 2)
+    with pytest.raises(InputError, match="Expected 5 finite"):
+        text.chosen(QUESTIONS, np.zeros(4))
+    with pytest.raises(InputError, match="questions"):
+        text.choice_rows(())
+
+
 def test_questions_from_json_lines(tmp_path):
     path = tmp_path / "mmlu.jsonl"
     lines = [{"question": q.question, "choices": q.choices, "answer": q.answer} for q in QUESTIONS]
