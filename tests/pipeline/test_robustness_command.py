@@ -16,6 +16,7 @@ from jaxunlearn.config import Methods, Training
 from jaxunlearn.models.base import normalised
 from jaxunlearn.models.pretrained import load_resnet, save_resnet
 from jaxunlearn.models.resnet import resnet18
+from jaxunlearn.pipeline import seeds
 from jaxunlearn.pipeline.robustness import run, stages
 from jaxunlearn.pipeline.robustness import study as studies
 from jaxunlearn.pipeline.robustness.config import Robustness, Shadows, original_identity
@@ -334,19 +335,19 @@ def test_randomness_is_used_once():
     purposes = [
         study.keys(purpose, numbers, salt)
         for purpose, salts in (
-            (studies.INITIAL, (0,)),
-            (studies.RETRAINING, (0,)),
-            (studies.TRAINING, (0,)),
-            (studies.UNLEARNING, (0, 7)),
-            (studies.ATTACK, (1, 2)),
+            (seeds.INITIAL, (0,)),
+            (seeds.RETRAINING, (0,)),
+            (seeds.TRAINING, (0,)),
+            (seeds.UNLEARNING, (0, 7)),
+            (seeds.ATTACK, (1, 2)),
             (studies.SHADOWS, (0, 1, 2)),
-            (studies.ORDER, (studies.TRAINING, studies.UNLEARNING)),
+            (seeds.ORDER, (seeds.TRAINING, seeds.UNLEARNING)),
         )
         for salt in salts
     ]
     words = np.concatenate([np.asarray(jax.random.key_data(keys))[:3] for keys in purposes])
     assert len(np.unique(words, axis=0)) == len(words)
-    first, again = (jax.tree.leaves(study.initial(rows, purpose)) for purpose in (studies.INITIAL, studies.RETRAINING))
+    first, again = (jax.tree.leaves(study.initial(rows, purpose)) for purpose in (seeds.INITIAL, seeds.RETRAINING))
     assert not np.allclose(first[1], again[1])
     ids = study.images.probe_ids
     assert len(set(ids.tolist())) == len(ids)

@@ -8,8 +8,8 @@ import numpy as np
 from jaxunlearn.attack import shadow
 from jaxunlearn.metrics import membership
 from jaxunlearn.pipeline.robustness.config import Robustness
-from jaxunlearn.pipeline.robustness.stages import Arrays
 from jaxunlearn.pipeline.robustness.study import Study
+from jaxunlearn.pipeline.seeds import Arrays
 from jaxunlearn.records import as_json
 from jaxunlearn.robustness import Metric
 

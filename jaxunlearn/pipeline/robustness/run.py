@@ -15,17 +15,9 @@ from jaxunlearn.pipeline.audit import open_method
 from jaxunlearn.pipeline.robustness import measure
 from jaxunlearn.pipeline.robustness.config import Robustness, identity
 from jaxunlearn.pipeline.robustness.presets import expected
-from jaxunlearn.pipeline.robustness.stages import (
-    Arrays,
-    Measurements,
-    Originals,
-    Unlearning,
-    models_of,
-    shadow_logits,
-    shadow_membership,
-    whole,
-)
+from jaxunlearn.pipeline.robustness.stages import Measurements, Unlearning, shadow_logits, shadow_membership
 from jaxunlearn.pipeline.robustness.study import Study, build
+from jaxunlearn.pipeline.seeds import Arrays, Originals, models_of, require_trained_start, whole
 from jaxunlearn.pipeline.task import make_unlearner
 from jaxunlearn.pipeline.unlearning import Method
 from jaxunlearn.robustness import FILE, RobustnessRecord
@@ -57,22 +49,13 @@ def run(config: Robustness, devices=None) -> AnyPath:
             f"Expected a model with GroupNorm for {name}, which would move the statistics of BatchNorm, got "
             f"model={config.model!r}; use {config.model}-gn.",
         )
-        require(
-            not method.unlearner.with_initial,
-            f"Expected methods that start from the trained model alone, but {name} asks for the initial one too; audit it "
-            "with jaxunlearn audit.",
-        )
-        require(
-            method.unlearner.rewind == 0,
-            f"Expected methods that start from the trained model, but {name} rewinds {method.unlearner.rewind} epochs; audit "
-            "it with jaxunlearn audit.",
-        )
+        require_trained_start(name, method)
     directory = config.directory
     with store.exclusive(directory):
         _open(study)
         folders = {name: open_method(directory, name, method.identity) for name, method in methods.items()}
         todo = [name for name, folder in folders.items() if not _finished(folder / FILE, folder / "attacked.npz")]
-        originals = Originals(study)
+        originals = Originals(study.originals, shared=config.one_original)
         kept = {name: models_of(study, method, folders[name]) for name, method in methods.items()}
         lost = [name for name in methods if name not in todo and not whole(kept[name], study)]
         rest = (directory / "original" / FILE, directory / "targets.npz")
@@ -86,17 +69,14 @@ def run(config: Robustness, devices=None) -> AnyPath:
         attacks = measure.shadow_attacks(study, shadow_logits(study, members))
         _write(directory / "original", _original(study, clean, attacks, originals.seconds))
         for name in todo:
-            work = Unlearning(study, name, methods[name], folders[name], clean["logits"])
-            arrays = work.all(originals, measurements)
-            record = _record(study, work, arrays, attacks, originals, measurements)
+            work = Unlearning(study, name, methods[name], folders[name], clean["logits"], measurements)
+            arrays = work.all(originals)
+            record = _record(study, work, arrays, attacks, originals)
             _save_attacked(study, work.folder, arrays)
             _write(work.folder, record)
             remove_tree(work.folder / "chunks")
-        for name in lost:  # their results are whole: the models alone are made again
-            work = Unlearning(study, name, methods[name], folders[name], clean["logits"])
-            for number, rows in enumerate(study.chunks()):
-                work.unlearned(number, rows, originals)
-            work.models.flush()
+        for name in lost:
+            Unlearning(study, name, methods[name], folders[name], clean["logits"], measurements).again(originals)
     return directory
 
 
@@ -175,9 +155,7 @@ def _original(study: Study, clean: Arrays, attacks: Any, seconds: float) -> Robu
     )
 
 
-def _record(
-    study: Study, work: Unlearning, arrays: Arrays, attacks: Any, originals: Originals, measurements: Measurements
-) -> RobustnessRecord:
+def _record(study: Study, work: Unlearning, arrays: Arrays, attacks: Any, originals: Originals) -> RobustnessRecord:
     config = study.config
     began = time.perf_counter()
     good = _whole(arrays)
@@ -187,7 +165,7 @@ def _record(
     metrics = measure.utility(study, kept["test"], kept["retain_accuracy"])
     metrics += measure.recovery(study, logits, attacks, second)
     membership = time.perf_counter() - began
-    curves = work.curves(originals, measurements, good) if work.name in config.curves else {}
+    curves = work.curves(originals, good) if work.name in config.curves else {}
     unlearning, looking, attacking = (round(float(value), 2) for value in arrays["seconds"])
     return RobustnessRecord(
         method=work.name,
@@ -208,7 +186,7 @@ def _record(
             "attack": attacking,
             "membership": round(membership, 2),
         },
-        throughput=measurements.throughput(),
+        throughput=work.measurements.throughput(),
         notes=list(work.method.unlearner.notes),
     )
 

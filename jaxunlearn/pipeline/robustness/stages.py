@@ -1,11 +1,10 @@
-"""The stages of ``jaxunlearn robustness``: train originals and shadows, unlearn, evaluate, attack."""
+"""The stages of ``jaxunlearn robustness`` beside training: shadow models, and what is measured and attacked."""
 
 import dataclasses
 import math
 import time
-import zlib
 from collections.abc import Callable, Iterator
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -19,69 +18,20 @@ from jaxunlearn._validate import require
 from jaxunlearn.attack import mapping
 from jaxunlearn.attack.signals import batched
 from jaxunlearn.data.forget import shadow_members
-from jaxunlearn.engine import checkpoints, store
-from jaxunlearn.engine.population import PhaseRunner, Runs
-from jaxunlearn.engine.train import Sizes, total_steps
+from jaxunlearn.engine import store
+from jaxunlearn.engine.population import Runs
+from jaxunlearn.engine.train import Sizes
 from jaxunlearn.metrics.accuracy import correct
-from jaxunlearn.pipeline.population import on_host, own_process
+from jaxunlearn.pipeline import seeds
 from jaxunlearn.pipeline.progress import Bar
 from jaxunlearn.pipeline.robustness import study as studies
 from jaxunlearn.pipeline.robustness.study import Study
+from jaxunlearn.pipeline.seeds import Arrays
 from jaxunlearn.pipeline.unlearning import Method
 from jaxunlearn.types import Params
 
 BLOCK = 1024
 """Images attacked by one call of the compiled program: between two of them an interrupt is answered."""
-
-Arrays = dict[str, np.ndarray]
-
-
-class Originals:
-    """The original models, trained once and kept on disk chunk by chunk."""
-
-    def __init__(self, study: Study):
-        self.study, self.shared = study.originals, study.config.one_original
-        self.store = checkpoints.ParamsStore(
-            study.config.directory / "population", identity=study.identity, process=own_process()
-        )
-        self.seconds = 0.0
-
-    def train(self) -> None:
-        """Trains what is not on disk, or reads it from the file that was given."""
-        study = self.study
-        runner = study.engine.phase_runner(study.info.train_phase("train"), 0)
-        bar = Bar("train", study.seeds, runner.total, study.config.quiet)
-        whole(self.store, study)
-        for number, rows in enumerate(study.chunks()):
-            count = rows.stop - rows.start
-            if self.store.done(number):
-                bar.skip(count)
-                continue
-            began = time.perf_counter()
-            if study.config.original is None:
-                params = runner(study.runs(rows, stage=studies.TRAINING), study.initial(rows), bar.chunk(count))
-            else:
-                found = studies.pretrained_original(study.config, study.images).variables
-                params = jax.tree.map(lambda a: np.asarray(a)[None], found)
-            seconds = time.perf_counter() - began
-            self.store.save(
-                number, on_host(params, rows), {"runs": list(range(rows.start, rows.stop)), "seconds": seconds}
-            )
-        self.store.flush()
-        bar.close()
-        self.seconds = sum(self.store.facts(number)["seconds"] for number in range(len(study.chunks())))
-
-    def load(self, number: int, rows: slice) -> Params:
-        """[chunk, ...] the originals of a chunk's seeds."""
-        count = rows.stop - rows.start
-        if not self.shared:
-            return self.store.load(number, _like(self.study, count))
-        return jax.tree.map(lambda a: np.repeat(a, count, axis=0), self.store.load(0, _like(self.study, 1)))
-
-
-def _like(study: Study, count: int) -> Params:
-    """Shapes of ``count`` models."""
-    return jax.tree.map(lambda s: jax.ShapeDtypeStruct((count, *s.shape), s.dtype), study.parameter_shapes)
 
 
 class Measurements:
@@ -184,7 +134,7 @@ class Measurements:
         is_usual = steps is None and step_size is None and algorithm in (None, config.attack.algorithm)
         numbers, count = self.study.numbers(rows), rows.stop - rows.start
         target = target[np.minimum(np.arange(len(numbers)), len(target) - 1)]
-        keys = self.study.keys(studies.ATTACK, numbers, salt)
+        keys = self.study.keys(seeds.ATTACK, numbers, salt)
         most = len(self.labels)
         total = most if probes is None else probes
         steps = config.attack.steps if steps is None else steps
@@ -215,103 +165,37 @@ class Measurements:
         return {name: value[:, :total] for name, value in joined.items()}
 
 
-def whole(models: checkpoints.ParamsStore, study: Study) -> bool:
-    """Whether the models of all seeds are on disk, every byte of them; damage is said."""
-    numbers = range(len(study.chunks()))
-    for number in numbers:
-        damage = models.damage(number, checksums=True)
-        if damage is not None:
-            store.notice(f"{damage}: its models are made again.")
-            models.discard(number)
-    return all(map(models.done, numbers))
-
-
-def models_of(study: Study, method: Method, folder: AnyPath) -> checkpoints.ParamsStore:
-    """Where a method's unlearned models are."""
-    identity = {"originals": study.identity, "method": method.identity}
-    return checkpoints.ParamsStore(folder / "models", identity=identity, process=own_process())
-
-
-class Unlearning:
+class Unlearning(seeds.Unlearning):
     """A method at work in its folder: unlearns, looks, attacks, chunk by chunk of seeds."""
 
-    def __init__(self, study: Study, name: str, method: Method, folder: AnyPath, targets: np.ndarray):
-        self.study, self.name, self.method, self.folder, self.targets = study, name, method, folder, targets
-        self.salt = zlib.crc32(name.encode())
-        self.models = models_of(study, method, folder)
+    def __init__(
+        self,
+        study: Study,
+        name: str,
+        method: Method,
+        folder: AnyPath,
+        targets: np.ndarray,
+        measurements: Measurements,
+    ):
+        super().__init__(study, name, method, folder)
+        self.targets, self.measurements = targets, measurements
+        self._attacks = list(_attacks(study))
+        self.stages = len(self._attacks)
 
-    @cached_property
-    def _runners(self) -> list[PhaseRunner]:
-        phases = self.method.unlearner.phases
-        return [self.study.engine.phase_runner(phase, 1 + number) for number, phase in enumerate(phases)]
-
-    @property
-    def steps(self) -> int:
-        """Steps of a run."""
-        return sum(total_steps(phase, self.study.engine.sizes) for phase in self.method.unlearner.phases)
-
-    def all(self, originals: Originals, measurements: Measurements) -> Arrays:
-        """The arrays of all seeds: those of ``Measurements.look``, of the attacks [S, E, n, ...], and seconds by stage.
-
-        "inputs" are those of the seeds that are saved.
-        """
-        study = self.study
-        chunks = study.chunks()
-        bar = Bar(self.name, study.config.seeds, self.steps, study.config.quiet)
-        parts = []
-        for number, rows in enumerate(chunks):
-            path = self.folder / "chunks" / f"chunk-{number:05d}.npz"
-            part = store.read_chunk(path)
-            if part is None or not np.array_equal(part.get("rows", ()), (rows.start, rows.stop)):
-                part = self._chunk(number, rows, originals, measurements, bar)
-                with store.disk_errors(self.folder):
-                    records.write_npz(path, **part, rows=np.array([rows.start, rows.stop]))
-            else:
-                bar.skip(rows.stop - rows.start)
-            parts.append(part)
-        bar.close()
-        self.models.flush()
-        seconds = np.sum([part.pop("seconds") for part in parts], axis=0)
-        names = [name for name in parts[0] if name != "rows"]
-        return {name: np.concatenate([part[name] for part in parts]) for name in names} | {"seconds": seconds}
-
-    def unlearned(self, number: int, rows: slice, originals: Originals, progress=None) -> tuple[Params, float]:
-        """[chunk, ...] unlearned models, from disk or computed, and the seconds that this took."""
-        study, unlearner = self.study, self.method.unlearner
-        if self.models.done(number):
-            try:
-                found = self.models.load(number, _like(study, rows.stop - rows.start))
-                return found, float(self.models.facts(number)["seconds"])
-            except records.Damaged as error:
-                store.notice(f"{str(error).rstrip('.')}: its seeds are unlearned again.")
-        began = time.perf_counter()
-        runs = study.runs(rows, stage=studies.UNLEARNING, salt=self.salt)
-        scratch = unlearner.from_scratch
-        params = study.initial(rows, studies.RETRAINING) if scratch else originals.load(number, rows)
-        for runner in self._runners:
-            params = runner(runs, params, progress)
-        params = on_host(params, rows)
-        seconds = time.perf_counter() - began
-        self.models.save(number, params, {"runs": list(range(rows.start, rows.stop)), "seconds": seconds})
-        return params, seconds
-
-    def _chunk(self, number: int, rows: slice, originals: Originals, measurements: Measurements, bar: Bar) -> Arrays:
+    def measure(self, params: Params, rows: slice, progress: Callable[[float], None]) -> Arrays:
+        """Those of ``Measurements.look``, and of the attacks [r, E, n, ...]; "inputs" are of the seeds that are saved."""
         study, count = self.study, rows.stop - rows.start
-        attacks = list(_attacks(study))
-        parts = len(self.method.unlearner.phases) + len(attacks)
-        progress = bar.chunk(count, max(1, parts))
-        params, unlearning = self.unlearned(number, rows, originals, progress)
         began = time.perf_counter()
-        found = measurements.look(params, count)
+        found = self.measurements.look(params, count)
         looking = time.perf_counter() - began
         target, seconds = self._targets_of(rows), 0.0
         saved = max(0, study.config.images_saved - rows.start)
-        for prefix, algorithm in attacks:
+        for prefix, algorithm in self._attacks:
             made = []
             for place, epsilon in enumerate(study.config.epsilons):
                 began = time.perf_counter()
                 made.append(
-                    measurements.attack(
+                    self.measurements.attack(
                         params,
                         target,
                         rows,
@@ -325,14 +209,13 @@ class Unlearning:
                 seconds += (time.perf_counter() - began) * (not prefix)
             kept = ("outputs", "iterations", "inputs") if not prefix else ("outputs",)
             found |= {prefix + name: np.stack([part[name] for part in made], axis=1) for name in kept}
-        found["seconds"] = np.array([unlearning, looking, seconds])
-        return found
+        return found | {"seconds": np.array([looking, seconds])}
 
     def _targets_of(self, rows: slice) -> np.ndarray:
         """[r, n, C] what the originals of a chunk's seeds say."""
         return self.targets[rows] if len(self.targets) > 1 else np.repeat(self.targets, rows.stop - rows.start, axis=0)
 
-    def curves(self, originals: Originals, measurements: Measurements, whole: np.ndarray) -> dict[str, dict[str, Any]]:
+    def curves(self, originals: seeds.Originals, whole: np.ndarray) -> dict[str, dict[str, Any]]:
         """Accuracy on the forget set over numbers of steps and step sizes, at the largest radius (Figures 4 and 5).
 
         Auto-PGD, which chooses its steps itself, has none. ``whole`` [S] says which seeds count.
@@ -358,7 +241,7 @@ class Unlearning:
             target, progress = self._targets_of(rows), bar.chunk(rows.stop - rows.start, total)
             for axis, (_, points) in axes.items():
                 for place, point in enumerate(points):
-                    made = measurements.attack(
+                    made = self.measurements.attack(
                         params,
                         target,
                         rows,
@@ -369,7 +252,7 @@ class Unlearning:
                         step_size=point / 255 if axis == "step_size" else None,
                         progress=progress,
                     )
-                    hits = made["outputs"].argmax(-1) == measurements.labels[:forget]
+                    hits = made["outputs"].argmax(-1) == self.measurements.labels[:forget]
                     found[axis]["values"][place] += hits.mean(axis=1)[whole[rows]].tolist()
         bar.close()
         return found
@@ -424,7 +307,7 @@ def shadow_logits(study: Study, member: np.ndarray | None) -> Arrays | None:
     sizes = Sizes(retain=0, pool=n, forget=int(member[0].sum()))
     training = dataclasses.replace(config.training, epochs=config.shadows.epochs)
     info = study.info_for(sizes, training)
-    order_key = jax.random.fold_in(study.root, studies.ORDER)
+    order_key = jax.random.fold_in(study.root, seeds.ORDER)
     engine = studies.make_engine(config, study.engine.mesh, study.engine.plan, study.engine.examples, sizes, order_key)
     runner = engine.phase_runner(info.train_phase("train"), 0)
     look = engine.map(lambda examples, shared, params: batched(partial(info.model.apply, params), examples.x))

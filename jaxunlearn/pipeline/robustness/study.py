@@ -17,17 +17,17 @@ from jaxunlearn.data import augment, forget
 from jaxunlearn.data.images import load_images
 from jaxunlearn.data.splits import host_generator
 from jaxunlearn.engine import plan as planning
-from jaxunlearn.engine.population import Engine, Runs, pad
+from jaxunlearn.engine.population import Engine
 from jaxunlearn.engine.train import Examples, Sizes
 from jaxunlearn.models import pretrained
 from jaxunlearn.models.base import normalised
 from jaxunlearn.pipeline.robustness.config import Robustness, original_identity
-from jaxunlearn.pipeline.runs import run_keys
+from jaxunlearn.pipeline.seeds import ORDER, Seeds
 from jaxunlearn.pipeline.task import forms_of, info_of, make_model
 from jaxunlearn.types import Model, Params, TaskInfo
 
 # Numbers folded into the root key, one per purpose; a new purpose takes a new number.
-SPLIT, INITIAL, ORDER, TRAINING, UNLEARNING, ATTACK, SHADOWS, MEMBERSHIP, PROBES, RETRAINING = range(10)
+SPLIT, SHADOWS, MEMBERSHIP, PROBES = 0, 6, 7, 8  # beside those of ``pipeline.seeds``
 
 AUGMENTATIONS: dict[str, Callable | None] = {
     "none": None,
@@ -152,34 +152,21 @@ def _words(classes: tuple[int, ...], names: tuple[str, ...] | None) -> str:
     return f"class{'' if len(classes) == 1 else 'es'} {', '.join(shown)}"
 
 
-@dataclasses.dataclass(frozen=True)
-class Study:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Study(Seeds):
     """Everything that the stages share; a run is a seed.
 
     Attributes:
         config: The settings.
-        seeds: How many.
         images: The images.
         statistics: Mean and deviation of each channel, as the model applies them.
-        info: What methods are told.
         make: ``(form=..., forward_mode=...) -> Model`` on images in [0, 1].
-        engine: For the images and seeds.
-        root: Of all keys.
     """
 
     config: Robustness
-    seeds: int
     images: Images
     statistics: tuple[Sequence[float], Sequence[float]]
-    info: TaskInfo
     make: Callable[..., Model]
-    engine: Engine
-    root: PRNGKeyArray
-
-    @property
-    def parameter_shapes(self) -> Params:
-        """Shapes and types of one model's parameters."""
-        return jax.eval_shape(self.info.model.init, self.root)
 
     @property
     def originals(self) -> "Study":
@@ -202,29 +189,9 @@ class Study:
         """What the original models depend on."""
         return original_identity(self.config, self.data)
 
-    def chunks(self, runs: int | None = None) -> list[slice]:
-        """Runs that are worked on between two checkpoints; of all seeds, unless it is said of how many."""
-        size, runs = self.engine.plan.runs_per_chunk, self.seeds if runs is None else runs
-        return [slice(i, min(i + size, runs)) for i in range(0, runs, size)]
-
-    def numbers(self, rows: slice) -> np.ndarray:
-        """The numbers of a chunk's runs, the last one repeated: chunks of one size go through the same programs."""
-        return pad(np.arange(rows.start, rows.stop), self.engine.plan.runs_per_chunk)
-
-    def keys(self, purpose: int, numbers: np.ndarray, salt: int = 0) -> PRNGKeyArray:
-        """A key for each run and purpose."""
-        key = jax.random.fold_in(jax.random.fold_in(self.root, purpose), salt)
-        return run_keys(key, np.zeros_like(numbers), numbers)
-
-    def runs(self, rows: slice, *, stage: int, salt: int = 0) -> Runs:
-        """A chunk's runs: all train on everything, in an order of their own."""
-        numbers = self.numbers(rows)
-        member = np.ones((len(numbers), len(self.images.y)), bool)
-        return Runs(member, self.keys(stage, numbers, salt), self.keys(ORDER, numbers, stage))
-
-    def initial(self, rows: slice, purpose: int = INITIAL) -> Params:
-        """[chunk, ...] initial weights of each run."""
-        return jax.jit(jax.vmap(self.info.model.init))(self.keys(purpose, self.numbers(rows)))
+    def given(self) -> Params | None:
+        """The original out of the file that was named."""
+        return None if self.config.original is None else pretrained_original(self.config, self.images).variables
 
     def info_for(self, sizes: Sizes, training: Any) -> TaskInfo:
         """The same model, trained on other images in another way."""
