@@ -19,26 +19,33 @@ SMALL = [
     "--people.retained=6",
     "--people.control=4",
     "--people.characters=12000",
-    "--people.chunks=20",
+    "--people.chunks=12",
     "--people.held-out=8",
-    "--decoder.vocabulary=300",
-    "--decoder.width=16",
+    "--decoder.vocabulary=512",
+    "--decoder.width=48",
     "--decoder.layers=2",
-    "--decoder.hidden=32",
+    "--decoder.hidden=96",
     "--decoder.pretraining=1",
-    "--target.epochs=2",
-    "--target.repeats=1",
+    "--target.epochs=20",
+    "--target.repeats=8",
     "--recovery.samples=8",
-    "--recovery.epochs=1",
-    "--new-tokens=4",
+    "--recovery.draws=1",
+    "--recovery.epochs=8",
+    "--new-tokens=16",
     "--shots=1",
     "--seeds=2",
     "--curves",
     "ga",
-    "--method.ga.epochs=2",
+    "--method.ga.epochs=6",
+    "--method.ga.descent.peak=1e-3",
     "--method.rau.epochs=2",
     "--stop-below=0",
 ]
+TUNED = "P3, 8 epochs"
+QUESTIONS = """\
+{"question": "Who wore boots?", "choices": ["the miller", "the cat"], "answer": 1}
+{"question": "Which is blue?", "choices": ["coal", "snow", "the sky"], "answer": "C"}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +58,8 @@ def text(tmp_path_factory):
 
 
 def command(text, out, *extra):
-    methods = ["--methods", "retrain", "ga", "rau"]
+    (text.parent / "choices.jsonl").write_text(QUESTIONS)
+    methods = ["--methods", "retrain", "ga", "rau", "--choices", str(text.parent / "choices.jsonl")]
     return cli.main(
         ["privacy", "people-quick", f"--people.text={text}", f"--out={out}", "--quiet", *SMALL, *methods, *extra]
     )
@@ -72,7 +80,7 @@ def same(one, other):
 
 
 @pytest.fixture(scope="module")
-def finished(text, tmp_path_factory):
+def finished(text, tmp_path_factory, quickly_compiled):
     out = tmp_path_factory.mktemp("privacy") / "run"
     assert command(text, out) == 0
     return out
@@ -82,7 +90,7 @@ def finished(text, tmp_path_factory):
 def test_every_model_is_asked_under_every_condition(finished):
     found = results(finished)
     for name, record in found.items():
-        assert record.conditions == ["P1", "P2", "P3, 1 epoch", "4 bits"] and record.seeds == 2
+        assert record.conditions == ["P1", "P2", TUNED, "4 bits"] and record.seeds == 2
         for metric in ("known", "unknown", "retained", "control"):
             values = record.metric(metric).values
             assert len(values) == 4 and all(len(row) == 2 and 0 <= min(row) <= max(row) <= 1 for row in values)
@@ -95,8 +103,8 @@ def test_every_model_is_asked_under_every_condition(finished):
         "representation_2",
         "graph",
     }
-    assert found["ga"].curve["epochs"] == [0, 2] and found["rau"].curve == {}
-    assert found["ga"].trace["epochs"] == [0, 1, 2] and np.shape(found["ga"].trace["text_nll"]) == (3, 2)
+    assert found["ga"].curve["epochs"] == [0, 2, 4, 6] and found["rau"].curve == {}
+    assert found["ga"].trace["epochs"] == [*range(7)] and np.shape(found["ga"].trace["text_nll"]) == (7, 2)
     assert np.shape(found["rau"].cka["unknown"]) == (2, 3)
     corpus = json.loads((finished / "corpus.json").read_text())["facts"]
     assert len(corpus) == 4 * (12 + 6 + 4) and sum(row["set"] == "known" for row in corpus) == 24
@@ -107,9 +115,7 @@ def test_what_is_finished_is_not_done_again_and_what_is_lost_is(finished, text, 
     before = results(finished)
     out = tmp_path / "run"
     shutil.copytree(finished, out)
-    shutil.rmtree(out / "ga")
-    (out / "rau" / FILE).write_text("{")
-    capsys.readouterr()
+    shutil.rmtree(out / "rau")
     with monkeypatch.context() as patch:  # killed between the unlearning of a method and its record
 
         def kill(*arguments, **options):
@@ -117,22 +123,35 @@ def test_what_is_finished_is_not_done_again_and_what_is_lost_is(finished, text, 
 
         patch.setattr(pipeline._Work, "_record", kill)
         assert command(text, out) == 130
-    assert (out / "ga" / "chunks" / "chunk-00000.npz").exists()
+    assert (out / "rau" / "chunks" / "chunk-00000.npz").exists()
+    (out / "retrain" / FILE).write_text("{")
+    capsys.readouterr()
     assert command(text, out) == 0
-    assert "rau" in capsys.readouterr().err
+    assert "retrain" in capsys.readouterr().err
     after = results(out)
     assert all(same(before[name], after[name]) for name in before)
     stamps = {path: path.stat().st_mtime_ns for path in out.glob("*/*.json")}
-    assert command(text, out) == 0
+    corpus = (out / "corpus.json").read_bytes()
+    (out / "corpus.json").unlink()
+    with monkeypatch.context() as patch:  # a finished directory is read, and nothing else
+
+        def compute(*arguments):
+            raise AssertionError("nothing is left to compute")
+
+        patch.setattr(pipeline, "Measurements", compute)
+        patch.setattr(pipeline, "_Work", compute)
+        assert command(text, out) == 0
+        assert command(text, out, "--method.rau.epochs=3") == 2
     assert {path: path.stat().st_mtime_ns for path in out.glob("*/*.json")} == stamps
+    assert (out / "corpus.json").read_bytes() == corpus
 
 
 @pytest.mark.slow
 def test_a_population_is_shared_by_studies_of_other_shares(finished, text, tmp_path):
     out = tmp_path / "core"
     population = f"--population={finished / 'population'}"
-    assert command(text, out, population, "--known=0.25", "--selection=core-set", "--methods", "ga") == 0
-    record = PrivacyRecord.from_json(records.read_json(out / "ga" / FILE))
+    assert command(text, out, population, "--known=0.25", "--selection=core-set", "--methods", "rau", "--curves") == 0
+    record = PrivacyRecord.from_json(records.read_json(out / "rau" / FILE))
     assert record.metric("known").count == 12 and not (out / "population").exists()
 
 
@@ -164,21 +183,39 @@ def test_bad_input_is_refused_in_one_line(arguments, said, tmp_path, monkeypatch
 
 
 @pytest.mark.slow
-def test_a_quick_study_is_learnt_by_heart_and_unlearnt(data_dir, tmp_path):
-    """240 facts learnt by heart, also after fine-tuning; asked directly ascent gives none away; retraining never had them."""
-    out = tmp_path / "run"
-    assert cli.main(["privacy", "people-quick", f"--out={out}", "--quiet", "--methods", "retrain", "ga"]) == 0
+def test_what_is_learnt_by_heart_is_unlearnt_and_comes_back(finished):
+    """96 facts learnt by heart, also after fine-tuning; asked directly ascent gives none away; retraining never had them."""
+    found = results(finished)
 
     def metric(name, of, condition):
-        record = PrivacyRecord.from_json(records.read_json(out / name / FILE))
-        return record.metric(of).mean(record.conditions.index(condition))
+        return found[name].metric(of).mean(found[name].conditions.index(condition))
 
     assert metric("target", "known", "P1") > 0.7 and metric("target", "control", "P1") <= 0.05
-    assert metric("retrain", "known", "P1") <= 0.05 and metric("retrain", "known", "P3, 10 epochs") <= 0.05
+    assert metric("retrain", "known", "P1") <= 0.05 and metric("retrain", "known", TUNED) <= 0.05
     assert metric("ga", "known", "P1") <= 0.02
-    # How much comes back from a single small model varies between machines: from a twentieth to a half.
-    assert metric("target", "unknown", "P3, 10 epochs") > 0.5
-    assert metric("ga", "unknown", "P3, 10 epochs") < metric("target", "unknown", "P3, 10 epochs")
+    # How much comes back from a single small model varies between machines.
+    assert metric("target", "unknown", TUNED) > 0.5
+    assert metric("ga", "unknown", TUNED) < metric("target", "unknown", TUNED)
+
+
+@pytest.mark.slow
+def test_multiple_choice_is_measured_of_all_models_where_it_is_asked_for(finished):
+    for name, record in results(finished).items():
+        metric = record.metric("choices")
+        said = records.read_npz(finished / name / "answers.npz", sealed=True)["choices"]
+        assert said.shape == (2, 5) and metric.count == 2 and metric.percent and metric.better == "higher"
+        right = (said[:, :2].argmax(axis=1) == 1).astype(float) + (said[:, 2:].argmax(axis=1) == 2)
+        assert metric.values == [(right / 2).tolist(), [], [], []]
+
+
+@pytest.mark.slow
+def test_other_questions_and_none_are_other_settings(finished, text, tmp_path, capsys):
+    other = tmp_path / "other.jsonl"
+    other.write_text(QUESTIONS.replace("boots", "hats"))
+    for path in (str(other), "None"):
+        assert command(text, finished, "--choices", path) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1 and "choices" in said
 
 
 @pytest.mark.slow
@@ -188,9 +225,9 @@ def test_models_can_be_loaded_asked_and_exported(finished, tmp_path):
     corpus = json.loads((finished / "corpus.json").read_text())["facts"]
     prompts, lengths = tokens.encode_prompts(loaded.tokenizer, [row["prompt"] for row in corpus])
     own = jax.tree.map(lambda a: a[1], loaded.params)
-    said = loaded.language.generate(own, prompts, lengths, new_tokens=4, stop=(loaded.tokenizer.eos,))
+    said = loaded.language.generate(own, prompts, lengths, new_tokens=16, stop=(loaded.tokenizer.eos,))
     assert np.mean(np.asarray(said) == answers["P1"][1]) > 0.99
     export(loaded, tmp_path / "hf", seed=1)
     architecture, params = load_language_model(tmp_path / "hf")
-    assert architecture.width == 16 and all(map(np.array_equal, jax.tree.leaves(params), jax.tree.leaves(own)))
+    assert architecture.width == 48 and all(map(np.array_equal, jax.tree.leaves(params), jax.tree.leaves(own)))
     assert np.array_equal(tokens.load(tmp_path / "hf").encode("Q: a")[0], loaded.tokenizer.encode("Q: a")[0])

@@ -361,6 +361,17 @@ def test_the_table_has_the_paper_s_columns_and_fits():
     assert len({row.count("|") for row in rows}) == 1 and "P3, 10 epochs: unknown ↓" in rows[0]
 
 
+def test_multiple_choice_is_a_column_of_utility_where_it_was_asked():
+    record = make_record("ga")
+    assert [c.metric for c in columns([record]) if c.group == "utility"] == ["rouge", "text_nll"]
+    values = [[0.25, 0.5], *([] for _ in record.conditions[1:])]
+    chosen = {"label": "choices", "meaning": "share of questions", "better": "higher", "count": 8, "percent": True}
+    asked = dataclasses.replace(record, metrics=[*record.metrics, Metric(name="choices", values=values, **chosen)])
+    assert [c.metric for c in columns([asked]) if c.group == "utility"] == ["rouge", "choices", "text_nll"]
+    shown = render([asked, make_record("rau")])
+    assert "choices ↑" in shown and "37.5 ± 17.7" in shown and "choices: share of questions." in shown
+
+
 def test_targets_that_know_little_or_wear_out_are_warned_of():
     target = make_record("target")
     assert remarks(target) == [] and remarks(make_record("ga")) == []

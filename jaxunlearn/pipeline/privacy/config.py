@@ -162,6 +162,9 @@ class Privacy:
     stopped: recovery against utility."""
     new_tokens: int = 20
     """Tokens of an answer at most."""
+    choices: Annotated[PathOption | None, UNSAID] = None
+    """Multiple-choice questions, a further measure of utility: JSON lines with question, choices and answer, as MMLU's are
+    exported."""
     seed: int = 0
     """Seed of everything random."""
     method: LanguageMethods = LanguageMethods()
@@ -222,8 +225,8 @@ class Privacy:
 
 MODEL_FIELDS = ("dataset", "people", "tofu", "maildir", "exclude", "decoder", "target", "seeds", "seed")
 """What the target models depend on."""
-FREE_FIELDS = ("methods", "out", "population", "method", "curves", "parameter_shards", "quiet")
-"""What neither models nor results of a method depend on; its own hyperparameters come on top."""
+FREE_FIELDS = ("methods", "out", "population", "method", "curves", "choices", "parameter_shards", "quiet")
+"""What neither models nor results of a method depend on; its own hyperparameters come on top, and of choices the file."""
 
 
 def model_identity(config: Privacy, data: dict[str, Any]) -> dict[str, Any]:

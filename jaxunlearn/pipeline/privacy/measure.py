@@ -206,6 +206,10 @@ def others(study: Study, sets: Sets, arrays: Arrays, target: Arrays | None, judg
             "rouge", "QA", "ROUGE-L recall of answers about people who stay", "higher", len(retained), rouge, True, True
         ),
     ]
+    if "choices" in arrays:
+        right = [text.chosen(study.questions, seed).correct / len(study.questions) for seed in arrays["choices"]]
+        what = "share of multiple-choice questions whose right letter the model finds likeliest, asked as MMLU asks, no shots"
+        made.append(metric("choices", "choices", what, "higher", len(study.questions), right, True, True))
     if "told" in arrays:
         persons = {facts[i].person for i in np.flatnonzero(sets.known)}
         passages = study.material.forgotten.passages

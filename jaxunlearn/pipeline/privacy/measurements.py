@@ -82,6 +82,9 @@ class Measurements:
             generate = partial(generator, params, new_tokens=study.config.new_tokens, stop=(words.tokenizer.eos,))
             return in_blocks(generate, ASKED, *shared)
 
+        def choose(examples, shared, params):
+            return of_facts(params, *shared)["log_p"]
+
         def associate(examples, shared, params, known):
             tokens, labels = shared
             losses = association.token_losses(language)
@@ -105,6 +108,9 @@ class Measurements:
         self._answer = engine.map(answer, words.prompts)
         self._rounded = {b: engine.map(partial(answer, bits=b), words.prompts) for b in study.config.bits}
         self._associate = engine.map(associate, ours)
+        self._choices: Any = None
+        if study.config.choices is not None:
+            self._choices = engine.map(choose, study.choices)
         self._engine, self._asking = engine, answer
         self._shown: Any = None
 
@@ -138,6 +144,10 @@ class Measurements:
     def rounded(self, params: Params, bits: int, count: int) -> np.ndarray:
         """Direct questions to rounded weights."""
         return np.asarray(self._rounded[bits](params))[:count]
+
+    def choices(self, params: Params, count: int) -> np.ndarray:
+        """[r, q] log p of each choice of the multiple-choice questions, in nats."""
+        return np.asarray(self._choices(params))[:count]
 
     def associate(self, params: Params, known: np.ndarray, count: int) -> Arrays:
         """[r, nf] associations of facts to be forgotten with the mean gradient of the known ones, and of all."""

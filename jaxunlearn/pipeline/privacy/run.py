@@ -1,8 +1,5 @@
 """Teach, unlearn with every method and seed, attack, measure: the command ``jaxunlearn privacy``."""
 
-import datetime
-import importlib.metadata
-import platform
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +12,8 @@ from jaxunlearn import records
 from jaxunlearn._paths import AnyPath, is_local, remove_tree
 from jaxunlearn._validate import InputError, require
 from jaxunlearn.engine import store
-from jaxunlearn.pipeline.audit import PACKAGES, open_method
+from jaxunlearn.pipeline import measured
+from jaxunlearn.pipeline.audit import open_method
 from jaxunlearn.pipeline.privacy import measure
 from jaxunlearn.pipeline.privacy.config import Privacy, identity, model_identity
 from jaxunlearn.pipeline.privacy.measurements import Arrays, Measurements
@@ -47,7 +45,8 @@ def run(config: Privacy, devices: Sequence[Any] | None = None) -> AnyPath:
     config.check()
     names = method_names(config)
     resolved = {name: configuration.resolve_method(name, config.method) for name in names}
-    study = build(config, devices, runs_per_chunk=_chunks_begun(config))
+    begun = measured.chunks_begun(config.population_directory / "manifest.json", "config")
+    study = build(config, devices, runs_per_chunk=begun)
     _try(study)
     directory = config.directory
     with store.exclusive(directory):
@@ -56,9 +55,12 @@ def run(config: Privacy, devices: Sequence[Any] | None = None) -> AnyPath:
         with store.exclusive(config.population_directory):
             _open_population(study)
             seconds = models.train((TARGET, *((RETRAIN,) if RETRAIN in names else ())))
+        whole = _whole(directory, (TARGET, BASE, *names))
+        if _complete(study, whole, resolved):
+            return directory
         measurements = Measurements(study)
         known, associations = _known(study, models, measurements)
-        work = _Work(study, models, measurements, known)
+        work = _Work(study, models, measurements, known, whole)
         target = work.around(TARGET, seconds)
         lost = np.flatnonzero(~_finite(target))
         require(
@@ -88,14 +90,6 @@ def method_names(config: Privacy) -> list[str]:
     return names
 
 
-def _chunks_begun(config: Privacy) -> int | None:
-    """The chunk size that a population was begun with; it is the same on whatever machine goes on."""
-    try:
-        return int(records.read_json(config.population_directory / "manifest.json")["config"]["runs_per_chunk"])
-    except (InputError, OSError, KeyError, TypeError, ValueError):
-        return None  # none yet; or damaged, which whoever opens it says
-
-
 def _try(study: Study) -> None:
     """Draws everything once, before anything is trained: what does not fit is said at once."""
     known = study.random_known()
@@ -103,6 +97,8 @@ def _try(study: Study) -> None:
         study.shown(known)
     relearning_draws(study, known)
     study.unlearning(known)
+    if study.config.choices is not None:
+        _ = study.choices
 
 
 def _open_population(study: Study) -> None:
@@ -113,28 +109,53 @@ def _open_population(study: Study) -> None:
 
 def _open(study: Study) -> None:
     config = study.config
-    facts = {
-        "title": config.dataset,
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "versions": {name: importlib.metadata.version(name) for name in PACKAGES}
-        | {"python": platform.python_version()},
-        "population_directory": str(config.population_directory),
-    }
-    path = config.directory / "manifest.json"
-    results = [f"{found.parent.name}/{found.name}" for found in config.directory.glob(f"*/{FILE}")]
-    fix = "restore it from a copy, or delete the directory and begin again"
-    require(path.exists() or not results, f"{path} is missing beside {', '.join(sorted(results))}; {fix}.")
-    if path.exists():
-        found = records.read_json(path, fix)
-        require(
-            "stop_below" in (found.get("config") or {}),
-            f"{config.directory} holds a run of another command than privacy; use another --out directory.",
-        )
-    manifest = store.open_manifest(config.directory, "manifest.json", identity(config, study.data), **facts)
+    manifest = measured.open_run(
+        config.directory,
+        identity(config, study.data | study.asked),
+        command="privacy",
+        mark="stop_below",
+        file=FILE,
+        title=config.dataset,
+        population_directory=str(config.population_directory),
+    )
     asked = list(dict.fromkeys([*manifest.get("asked", []), *method_names(config)]))
     if asked != manifest.get("asked"):
         with store.disk_errors(config.directory):
-            records.write_json(path, manifest | {"asked": asked})
+            records.write_json(config.directory / "manifest.json", manifest | {"asked": asked})
+
+
+def _whole(directory: AnyPath, names: Sequence[str]) -> set[str]:
+    """Those whose results are whole on disk; damage is named on standard error."""
+    return {
+        name
+        for name in names
+        if measured.whole(_folder(directory, name) / FILE, _folder(directory, name) / ANSWERS, PrivacyRecord.from_json)
+    }
+
+
+def _folder(directory: AnyPath, name: str) -> AnyPath:
+    return directory / configuration.method_directory_name(name)
+
+
+def _open_method(config: Privacy, name: str, settings: dict[str, Any]) -> AnyPath:
+    """The method's folder, held to what its results were computed with."""
+    return open_method(config.directory, name, settings | {"curve": name in config.curves})
+
+
+def _complete(study: Study, whole: set[str], resolved: dict[str, tuple[Any, dict[str, Any]]]) -> bool:
+    """Whether nothing is left to compute."""
+    config, directory = study.config, study.config.directory
+    if not whole.issuperset((TARGET, BASE, *resolved)):
+        return False
+    try:
+        records.read_npz(directory / PREDICTORS, sealed=True)
+    except InputError:
+        return False
+    for name, (_, settings) in resolved.items():
+        if name != RETRAIN:
+            _open_method(config, name, settings)
+    _write_corpus(study, records.read_npz(directory / TARGET / ANSWERS, sealed=True)["known"])
+    return True
 
 
 def _known(study: Study, models: Models, measurements: Measurements) -> tuple[np.ndarray, Arrays]:
@@ -209,8 +230,8 @@ def _readable(path: AnyPath) -> Any:
 class _Work:
     """What is asked of all models, each in its folder; finished results are read back."""
 
-    def __init__(self, study: Study, models: Models, measurements: Measurements, known: np.ndarray):
-        self.study, self.models, self.measurements, self.known = study, models, measurements, known
+    def __init__(self, study: Study, models: Models, measurements: Measurements, known: np.ndarray, whole: set[str]):
+        self.study, self.models, self.measurements, self.known, self.whole = study, models, measurements, known, whole
         self.sets = measure.sets_of(study, known)
         self.judge = measure.Judge(study)
         self.relearning = Relearning(study, known, measurements)
@@ -227,10 +248,9 @@ class _Work:
 
     def around(self, name: str, seconds: dict[str, float], target: Arrays | None = None) -> Arrays:
         """Asks the models around unlearning; returns their arrays."""
-        folder = self.study.config.directory / name
-        found = _finished(folder)
-        if found is not None:
-            return found
+        folder = _folder(self.study.config.directory, name)
+        if name in self.whole:
+            return records.read_npz(folder / ANSWERS, sealed=True)
         parts = []
         began = time.perf_counter()
         for number, rows in enumerate(self.study.chunks):
@@ -253,8 +273,8 @@ class _Work:
             not method.unlearner.from_scratch and method.unlearner.rewind == 0,
             f"Expected methods that start from the trained model, but {name} does not; only retrain is known otherwise.",
         )
-        folder = open_method(self.study.config.directory, name, settings | {"curve": name in self.study.config.curves})
-        if _finished(folder) is not None:
+        folder = _open_method(self.study.config, name, settings)
+        if name in self.whole:
             return
         work = Unlearning(self.study, engine, member, self.known, name, method, folder)
         arrays = work.all(self.models, self.measurements, self.relearning)
@@ -335,7 +355,8 @@ class _Work:
 
 def _finite(arrays: Arrays) -> np.ndarray:
     """[S] whether what a seed's model says is finite."""
-    return np.isfinite(arrays["log_p"]).all(axis=1) & np.isfinite(arrays["text_nll"])
+    finite = np.isfinite(arrays["log_p"]).all(axis=1) & np.isfinite(arrays["text_nll"])
+    return finite & np.isfinite(arrays["choices"]).all(axis=1) if "choices" in arrays else finite
 
 
 def _trace(arrays: Arrays) -> dict[str, Any]:
@@ -345,14 +366,3 @@ def _trace(arrays: Arrays) -> dict[str, Any]:
     names = [name for name in arrays if name.startswith("trace_") and name != "trace_chosen"]
     found = {name.removeprefix("trace_"): arrays[name].T.tolist() for name in names}
     return {"epochs": list(range(arrays[names[0]].shape[1])), **found, "chosen": arrays["trace_chosen"].tolist()}
-
-
-def _finished(folder: AnyPath) -> Arrays | None:
-    """A folder's arrays, if its results are whole on disk."""
-    try:
-        PrivacyRecord.from_json(records.read_json(folder / FILE))
-        return records.read_npz(folder / ANSWERS, sealed=True)
-    except InputError as error:
-        if (folder / FILE).exists():
-            store.notice(f"{str(error).rstrip('.')}: these results are computed again.")
-        return None

@@ -20,6 +20,7 @@ from jaxunlearn.data.tokens import Tokenizer
 from jaxunlearn.engine import plan as planning
 from jaxunlearn.engine.population import Engine, Runs, pad
 from jaxunlearn.engine.train import Examples, Sizes
+from jaxunlearn.metrics import text
 from jaxunlearn.models import language_weights, transformer
 from jaxunlearn.pipeline.privacy import material as materials
 from jaxunlearn.pipeline.privacy.config import Fitting, Privacy
@@ -313,6 +314,28 @@ class Study:
             for fact, row in zip(facts, chosen)
         ]
         return tokens.encode_prompts(self.words.tokenizer, prompts)
+
+    @cached_property
+    def questions(self) -> tuple[text.Question, ...]:
+        """Multiple-choice questions; none where they are not asked for."""
+        path = self.config.choices
+        return () if path is None else text.read_questions(str(path))
+
+    @cached_property
+    def choices(self) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens and labels [q, T] of the questions, a row for each choice.
+
+        Raises:
+            InputError: A question is longer than what the model reads.
+        """
+        rows = tokens.encode_continuations(self.words.tokenizer, *text.choice_rows(self.questions))
+        jax.eval_shape(self.language.logits, self.parameter_shapes, rows[0][:1])
+        return rows
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What results depend on beside the settings, where models are asked more than the facts."""
+        return {} if self.config.choices is None else {"choices": _digest(self.config.choices)}
 
     @cached_property
     def data(self) -> dict[str, Any]:

@@ -273,5 +273,7 @@ def asked(study: Study, params: Params, rows: slice, measurements: Measurements,
     found["P3"] = relearning(params, rows)
     for bits in study.config.bits:
         found[f"bits_{bits}"] = measurements.rounded(params, bits, count)
+    if study.config.choices is not None:
+        found["choices"] = measurements.choices(params, count)
     found["states"] = measurements.states(params, count)
     return found

@@ -25,7 +25,7 @@ from jaxunlearn.report.table import clean
 from jaxunlearn.report.words import join
 
 KNOWN, UNKNOWN, RETAINED, CONTROL = "known", "unknown", "retained", "control"
-TEXT, QA = "text_nll", "rouge"
+TEXT, QA, CHOICES = "text_nll", "rouge", "choices"
 BELOW = "†"
 """Marks rows whose P3 is below retraining's."""
 WARNING = "Warning: "
@@ -56,7 +56,7 @@ def columns(records: Sequence[PrivacyRecord]) -> list[Column]:
     asked = [(DIRECT, (KNOWN, UNKNOWN, RETAINED)), (IN_CONTEXT, (KNOWN, UNKNOWN))]
     asked.append((last_tuned(records) or "", (KNOWN, UNKNOWN)))
     found = [Column(clean(c), "", name, c) for c, names in asked for name in names]
-    found += [Column("utility", "", name, DIRECT) for name in (QA, TEXT)]
+    found += [Column("utility", "", name, DIRECT) for name in (QA, CHOICES, TEXT)]
     return [
         Column(c.group, titled(by_name[c.metric]), c.metric, c.condition)
         for c in found
@@ -209,7 +209,11 @@ def legend(records: Sequence[PrivacyRecord]) -> list[str]:
         + ("mean ± standard deviation over seeds; " if several else "one seed, so there is no spread; ")
         + f"↑ higher and ↓ lower speak for the unlearning. N = {', '.join(sizes)} facts; {seeds}.",
         *filter(None, [_setting(records)]),
-        *(f"{clean(by_name[n].label)}: {clean(by_name[n].meaning).rstrip('.')}." for n in (QA, TEXT) if n in used),
+        *(
+            f"{clean(by_name[n].label)}: {clean(by_name[n].meaning).rstrip('.')}."
+            for n in (QA, CHOICES, TEXT)
+            if n in used
+        ),
         *reference_note(records),
         *filter(None, [chance_note(records)]),
         *(f"{WARNING}{sentence}" for record in records for sentence in remarks(record)),
