@@ -98,13 +98,11 @@ def from_torch(tensors: Mapping[str, np.ndarray], model: Model, *, source: str =
     return Pretrained(Variables(part(shapes.params), part(shapes.statistics)), mean, std)
 
 
-def load_resnet(path: str | Path, model: Model) -> Pretrained:
-    """Variables of a model from a safetensors file, see ``from_torch``.
-
-    A torch user writes one by ``safetensors.torch.save_file(model.state_dict(), path)``.
+def read_tensors(path: str | Path) -> dict[str, np.ndarray]:
+    """The tensors of a safetensors file by name.
 
     Raises:
-        InputError: There is no such file, or it is no safetensors file; also those of ``from_torch``.
+        InputError: There is no such file, or it is no safetensors file.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
@@ -117,7 +115,18 @@ def load_resnet(path: str | Path, model: Model) -> Pretrained:
             f"Expected {path} to be a safetensors file ({error}); of a torch checkpoint make one by "
             "safetensors.torch.save_file(model.state_dict(), path)."
         ) from error
-    return from_torch(tensors, model, source=str(path))
+    return tensors
+
+
+def load_resnet(path: str | Path, model: Model) -> Pretrained:
+    """Variables of a model from a safetensors file, see ``from_torch``.
+
+    A torch user writes one by ``safetensors.torch.save_file(model.state_dict(), path)``.
+
+    Raises:
+        InputError: There is no such file, or it is no safetensors file; also those of ``from_torch``.
+    """
+    return from_torch(read_tensors(path), model, source=str(path))
 
 
 def save_resnet(
