@@ -1,8 +1,8 @@
 """What all code for image-to-image models shares: what a masked autoencoder is, and which patches it sees.
 
 An image of side n is a grid of N = (n / p)^2 patches of p x p pixels, row by row. A mask is an *order*: a permutation of the
-patches of which the first ``visible`` are seen and the others hidden. Orders are arrays and their number of visible patches is
-static, so that one program serves all masks of a size.
+patches of which the first ``visible`` are seen and the others hidden. Orders are arrays and the number of visible patches
+is static, so that one program serves all masks of a size.
 """
 
 from collections.abc import Callable
@@ -105,8 +105,8 @@ class Autoencoder(NamedTuple):
         channels: Of images, c.
         patch: Pixels along a patch's side, p.
         init: ``(key) -> params``.
-        encode: ``(params, x [b, n, n, c], order [b, N], visible) -> latents [b, visible + 1, d]``: of the class token, then of
-            the visible patches as ordered; hidden pixels are not looked at.
+        encode: ``(params, x [b, n, n, c], order [b, N], visible) -> latents [b, visible + 1, d]``: of the class token, then
+            of the visible patches as ordered; neither hidden pixels nor the decoder's parameters are looked at.
         decode: ``(params, latents, order) -> [b, N, p * p * c]``: what is predicted of all patches, in the grid's order.
         normalised: Whether predictions are of pixels less their patch's mean and over its deviation.
     """
@@ -159,8 +159,8 @@ class Autoencoder(NamedTuple):
         """
         _validate.require(
             not self.normalised,
-            "Expected an autoencoder of plain pixels: one with normalised predictions needs the mean and deviation of what is "
-            "hidden to make an image; take weights trained with norm_pix_loss false.",
+            "Expected an autoencoder of plain pixels: one with normalised predictions needs the mean and deviation of what "
+            "is hidden to make an image; take weights trained with norm_pix_loss false.",
         )
         predicted, own = self.predict(params, x, order, visible), patchify(x, self.patch)
         return unpatchify(jnp.where(is_hidden(order, visible)[..., None], predicted, own), self.patch)

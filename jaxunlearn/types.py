@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from jaxunlearn.patches import Autoencoder
 from jaxunlearn.sequences import LanguageModel
 
 Params = Any
@@ -163,6 +164,8 @@ class TaskInfo(NamedTuple):
         training_loss: ``(params, batch) -> (scalar, params with moved statistics)``: the loss in training mode. None: the
             modes do not differ.
         language: The decoder, of a language task (``sequences``); None elsewhere.
+        autoencoder: The masked autoencoder, of an image-to-image task (``patches``); None elsewhere. Its batches are images
+            in [0, 1] with labels; ``model.apply`` gives images with their hidden part filled in.
     """
 
     model: Model
@@ -176,3 +179,4 @@ class TaskInfo(NamedTuple):
     curvature_loss: Callable[[Params, Batch], jax.Array] | None = None
     training_loss: Callable[[Params, Batch], tuple[jax.Array, Params]] | None = None
     language: LanguageModel | None = None
+    autoencoder: Autoencoder | None = None

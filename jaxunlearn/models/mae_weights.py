@@ -195,8 +195,8 @@ def from_torch(tensors: Mapping[str, np.ndarray], architecture: Architecture, *,
         table = positions(getattr(a, width), a.grid)[None]
         require(
             named[name].shape == table.shape and np.allclose(named[name], table, rtol=0, atol=1e-4),
-            f"Expected {name} in {source} to be the fixed sines and cosines of {a.grid} x {a.grid} patches; models that learn "
-            "their positions are not served.",
+            f"Expected {name} in {source} to be the fixed sines and cosines of {a.grid} x {a.grid} patches; models that "
+            "learn their positions are not served.",
         )
     parts, wrong = {}, []
     for path, leaf in zip(_paths(shapes), jax.tree.leaves(shapes)):

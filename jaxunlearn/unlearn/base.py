@@ -263,8 +263,8 @@ class AdamW(Descent):
         if self.clip_norm is not None:
             _validate.positive(clip_norm=self.clip_norm)
 
-    def optimizer(self, steps: int, *, skip: int = 0) -> optax.GradientTransformation:
-        """The optimiser of a descent of ``steps`` >= 1 steps, of which the first ``skip`` are not taken."""
+    def rate(self, steps: int, *, skip: int = 0) -> optax.Schedule:
+        """The learning rate over ``steps`` >= 1 steps, of which the first ``skip`` are not taken."""
         rising = round(self.warmup * steps)
         falling = max(1, steps - rising)
         after = {
@@ -273,5 +273,9 @@ class AdamW(Descent):
             "linear": lambda: optax.linear_schedule(self.peak, 0.0, falling),
         }[self.schedule]()
         schedule = optax.join_schedules([optax.linear_schedule(0.0, self.peak, max(1, rising)), after], [rising])
+        return lambda count: schedule(count + skip)
+
+    def optimizer(self, steps: int, *, skip: int = 0) -> optax.GradientTransformation:
+        """The optimiser of a descent of ``steps`` >= 1 steps, of which the first ``skip`` are not taken."""
         clip = optax.identity() if self.clip_norm is None else optax.clip_by_global_norm(self.clip_norm)
-        return optax.chain(clip, optax.adamw(lambda count: schedule(count + skip), weight_decay=self.weight_decay))
+        return optax.chain(clip, optax.adamw(self.rate(steps, skip=skip), weight_decay=self.weight_decay))

@@ -6,12 +6,13 @@ Where the papers and their public code differ, the code's rule is the default: i
 
 import dataclasses
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
+from jaxtyping import PRNGKeyArray
 
 from jaxunlearn import _validate
 from jaxunlearn.types import Batch, Params, Phase, TaskInfo, Unlearner
@@ -98,18 +99,28 @@ class _Relabelling(NamedTuple):
     mask: Params | None
 
 
-def saliency_phase(task: TaskInfo, density: float) -> Phase:
+def saliency_phase(
+    task: TaskInfo, density: float, loss: Callable[[Params, PRNGKeyArray, Batch], Any] | None = None
+) -> Phase:
     """One pass over D_f(S) in evaluation mode; hands on the mask of the int(density * P) entries of largest |G|.
 
     G is the sum over batches of the gradient of their mean loss, as in the public code.
+
+    Args:
+        task: What is unlearned.
+        density: Share of the entries, in (0, 1].
+        loss: ``(params, key, batch) -> scalar``, its key new for each batch; None: the task's.
     """
+
+    def of(params: Params, key: PRNGKeyArray, batch: Batch) -> Any:
+        return task.loss(params, batch) if loss is None else loss(params, key, batch)
 
     def init(key, params):
         return params, jax.tree.map(jnp.zeros_like, trainable(params))
 
     def update(key, state, batch, step):
         params, total = state
-        gradient, _ = gradient_of(task.loss, params, batch.forget)
+        gradient, _ = gradient_of(of, params, key, batch.forget)
         return params, jax.tree.map(jnp.add, total, gradient)
 
     def finalize(key, state):

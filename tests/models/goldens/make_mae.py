@@ -1,7 +1,7 @@
 """Writes ``mae.npz``: tiny random ViT-MAEs of the transformers library, what torch makes of them, and input gradients.
 
-Needs torch and transformers; run from the root of the repository: ``python tests/models/goldens/make_mae.py``. Made with torch
-2.14.1 and transformers 5.24.0. Weights are rounded to bfloat16 and stored as 16 bits.
+Needs torch and transformers; run from the root of the repository: ``python tests/models/goldens/make_mae.py``. Made with
+torch 2.14.1 and transformers 5.24.0. Weights are rounded to bfloat16 and stored as 16 bits.
 """
 
 import json
