@@ -129,7 +129,7 @@ def _features(name: str, features: np.ndarray) -> np.ndarray:
 def _root_of_features(features: np.ndarray) -> np.ndarray:
     """[d, k] R with R R^T the covariance, k no larger than need be."""
     centred = (features - features.mean(axis=0)) / np.sqrt(len(features) - 1)
-    return centred.T if len(centred) <= centred.shape[1] else np.linalg.qr(centred, mode="r").T
+    return centred.T if len(centred) <= centred.shape[1] else np.asarray(np.linalg.qr(centred, mode="r")).T
 
 
 def _distance(mean_a: np.ndarray, root_a: np.ndarray, mean_b: np.ndarray, root_b: np.ndarray) -> float:

@@ -86,9 +86,7 @@ def masked_loss(model: Autoencoder, mask: Mask) -> Callable[[Params, Batch], Flo
     return loss
 
 
-def random_loss(
-    model: Autoencoder, visible: int
-) -> Callable[[Params, PRNGKeyArray, Batch], Float[Array, ""]]:
+def random_loss(model: Autoencoder, visible: int) -> Callable[[Params, PRNGKeyArray, Batch], Float[Array, ""]]:
     """``(params, key, batch) -> scalar``: the same under a random mask for each image."""
 
     def loss(params: Params, key: PRNGKeyArray, batch: Batch) -> Float[Array, ""]:

@@ -253,7 +253,9 @@ def test_many_models_at_once_are_each_one():
     together = jax.jit(jax.vmap(lambda p: MODEL.losses(p, X, order, visible)))(stacked)
     one = jax.jit(lambda p: MODEL.losses(p, X, order, visible))
     for number, factor in enumerate((1.0, 0.5)):
-        np.testing.assert_allclose(together[number], one(jax.tree.map(partial(np.multiply, np.float32(factor)), PARAMS)), rtol=2e-5)
+        np.testing.assert_allclose(
+            together[number], one(jax.tree.map(partial(np.multiply, np.float32(factor)), PARAMS)), rtol=2e-5
+        )
 
 
 @pytest.mark.parametrize(
