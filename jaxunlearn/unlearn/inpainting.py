@@ -203,6 +203,7 @@ class I2I(_Masking):
     noise: Noise = "normal"
     """normal: of the batch's mean and deviation, clamped to [0, 1]. uniform: in [0, 1]. constant: the batch's mean."""
     descent: VisionAdamW = VisionAdamW()
+    """The public code goes through six epochs of which five are the warm-up: VisionAdamW(warmup=5 / 6)."""
 
     def __post_init__(self):
         super().__post_init__()

@@ -47,11 +47,11 @@ def batch(rows, weight=None):
     return Batch(jnp.asarray(X[rows]), jnp.asarray(Y[rows]), weight, jnp.asarray(rows >= SIZES.retain))
 
 
-MIXED = batch([0, 15, 3, 18, 20, 1])
+MIXED = batch([0, 15, 18, 1])
 
 
 def one_step(phase, start, mixed=MIXED, key=KEY):
-    state = phase.update(key, phase.init(key, start), ForgetRetain(mixed, None), jnp.int32(0))
+    state = jax.jit(phase.update)(key, phase.init(key, start), ForgetRetain(mixed, None), jnp.int32(0))
     return phase.finalize(key, state)
 
 
@@ -132,7 +132,7 @@ def test_one_step_of_i2i_by_hand():
         return total / len(MIXED.y)
 
     found = one_step(method.build(TASK).phases[0], PARAMS)
-    gradient = jax.grad(naive)(PARAMS["encoder"])
+    gradient = jax.jit(jax.grad(naive))(PARAMS["encoder"])
     expected = jax.tree.map(jnp.subtract, PARAMS["encoder"], gradient)
     assert np.abs(flat(gradient)).max() > 1e-3
     np.testing.assert_allclose(flat(found["encoder"]), flat(expected), rtol=1e-5, atol=1e-6)
@@ -152,7 +152,9 @@ def test_padding_counts_in_no_step():
         phase = method.build(TASK).phases[-1]
         rows = [0, 15, 3, 18, 20, 1]
         weight = [1, 1, 1, 1, 0, 0]
-        a, b = (one_step(phase, PARAMS, batch(r, weight)) for r in (rows, [*rows[:4], 7, 17]))
+        update, start = jax.jit(phase.update), phase.init(KEY, PARAMS)
+        given = [ForgetRetain(batch(r, weight), None) for r in (rows, [*rows[:4], 7, 17])]
+        a, b = (phase.finalize(KEY, update(KEY, start, each, jnp.int32(0))) for each in given)
         np.testing.assert_allclose(flat(a), flat(b), rtol=1e-6, atol=1e-7)
 
 
@@ -160,33 +162,35 @@ def test_one_step_of_salun_by_hand():
     order_key, noise_key = jax.random.split(KEY)
     order = patches.random_orders(order_key, len(MIXED.y), N)
     noise = patches.patchify(inpainting.noise_like(noise_key, MIXED, "uniform"), 2)
+    places = np.asarray(order)
 
     def naive(params):
         sums, counts = {True: 0.0, False: 0.0}, {True: 0, False: 0}
         for i, forgotten in enumerate(np.asarray(MIXED.is_forget).tolist()):
             x, own = MIXED.x[i : i + 1], order[i : i + 1]
             aim = noise[i] if forgotten else MODEL.predict(PARAMS, x, own, 2)[0]
-            hidden = np.asarray(order[i, 2:])
+            hidden = places[i, 2:]
             sums[forgotten] += jnp.mean((MODEL.predict(params, x, own, 2)[0] - aim)[hidden] ** 2)
             counts[forgotten] += 1
         return sums[False] / counts[False] + sums[True] / counts[True]
 
     method = SalUnInpainting(**SMALL, noise="uniform", descent=Plain())
     found = one_step(method.build(TASK).phases[1], PARAMS)
-    expected = jax.tree.map(jnp.subtract, PARAMS, jax.grad(naive)(PARAMS))
+    expected = jax.tree.map(jnp.subtract, PARAMS, jax.jit(jax.grad(naive))(PARAMS))
     np.testing.assert_allclose(flat(found), flat(expected), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("density", [0.1, 0.5])
-def test_what_is_not_salient_never_moves(density):
+@pytest.mark.slow
+def test_what_is_not_salient_never_moves():
+    density = 0.3
     unlearner = SalUnInpainting(**SMALL, density=density).build(TASK)
     saliency, descent = unlearner.phases
     assert saliency.source == "forget" and "no rule for images" in unlearner.notes[0]
-    state = saliency.init(KEY, PARAMS)
+    state, update = saliency.init(KEY, PARAMS), jax.jit(saliency.update)
     for step in range(2):
         forget = ForgetRetain(None, batch([14 + step, 16, 17]))
-        state = saliency.update(jax.random.fold_in(KEY, step), state, forget, jnp.int32(step))
-    salient = saliency.finalize(KEY, state)
+        state = update(jax.random.fold_in(KEY, step), state, forget, jnp.int32(step))
+    salient = jax.jit(saliency.finalize)(KEY, state)
     assert isinstance(salient, Salient)
     marked = flat(salient.mask).astype(bool)
     assert marked.sum() == int(density * marked.size)
@@ -201,9 +205,10 @@ def test_what_is_not_salient_never_moves(density):
 def test_the_mask_is_of_the_reconstruction_error_under_random_masks():
     phase = SalUnInpainting(**SMALL).build(TASK).phases[0]
     forget = batch([14, 15, 17])
-    _, total = phase.update(KEY, phase.init(KEY, PARAMS), ForgetRetain(None, forget), jnp.int32(0))
+    start = phase.init(KEY, PARAMS)
+    _, total = jax.jit(phase.update)(KEY, start, ForgetRetain(None, forget), jnp.int32(0))
     order = patches.random_orders(KEY, 3, N)
-    expected = jax.grad(lambda p: MODEL.losses(p, forget.x, order, 2).mean())(PARAMS)
+    expected = jax.jit(jax.grad(lambda p: MODEL.losses(p, forget.x, order, 2).mean()))(PARAMS)
     np.testing.assert_allclose(flat(total), flat(expected), rtol=1e-5, atol=1e-7)
 
 
@@ -231,7 +236,7 @@ def test_matrices_decay_and_biases_do_not():
     optimizer = VisionAdamW(peak=0.1, schedule="constant").optimizer(10)
     params = {"kernel": jnp.ones((2, 2)), "token": jnp.ones((1, 1, 2)), "bias": jnp.ones(2)}
     zero = jax.tree.map(jnp.zeros_like, params)
-    updates, _ = optimizer.update(zero, optimizer.init(params), params)
+    updates, _ = jax.jit(optimizer.update)(zero, optimizer.init(params), params)
     assert not np.asarray(updates["bias"]).any()
     for name in ("kernel", "token"):
         np.testing.assert_allclose(updates[name], -0.1 * 0.05, rtol=1e-6)
@@ -239,10 +244,10 @@ def test_matrices_decay_and_biases_do_not():
 
 def test_vision_adamw_is_adam_with_its_second_moment_and_clipping():
     optimizer = VisionAdamW(peak=0.1, schedule="constant", weight_decay=0.0, second_beta=0.5).optimizer(10)
-    gradients = [30.0, -6.0]  # clipped to 3 and to -3
+    gradients, update = [30.0, -6.0], jax.jit(optimizer.update)  # clipped to 3 and to -3
     params, state, first, second = jnp.zeros((1, 1)), optimizer.init(jnp.zeros((1, 1))), 0.0, 0.0
     for number, gradient in enumerate(gradients, 1):
-        updates, state = optimizer.update(jnp.full((1, 1), gradient), state, params)
+        updates, state = update(jnp.full((1, 1), gradient), state, params)
         clipped = np.clip(gradient, -3, 3)
         first, second = 0.9 * first + 0.1 * clipped, 0.5 * second + 0.5 * clipped**2
         expected = -0.1 * (first / (1 - 0.9**number)) / np.sqrt(second / (1 - 0.5**number))
@@ -250,9 +255,9 @@ def test_vision_adamw_is_adam_with_its_second_moment_and_clipping():
 
 
 def test_the_loss_of_a_fixed_mask_is_of_what_it_hides():
-    assert float(LOSS(PARAMS, MIXED)) == pytest.approx(
-        float(jnp.mean(jnp.square(TASK.model.apply(PARAMS, MIXED.x) - MIXED.x)) * N / (N - CENTRE.visible)), rel=1e-5
-    )
+    loss, filled = jax.jit(lambda params: (LOSS(params, MIXED), TASK.model.apply(params, MIXED.x)))(PARAMS)
+    differences = np.square(np.asarray(filled) - np.asarray(MIXED.x))  # nothing where pixels are copied
+    assert float(loss) == pytest.approx(differences.mean() * N / (N - CENTRE.visible), rel=1e-5)
 
 
 @pytest.mark.parametrize(
