@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from jaxunlearn.diffusion import Diffusion
 from jaxunlearn.patches import Autoencoder
 from jaxunlearn.sequences import LanguageModel
 
@@ -166,6 +167,8 @@ class TaskInfo(NamedTuple):
         language: The decoder, of a language task (``sequences``); None elsewhere.
         autoencoder: The masked autoencoder, of an image-to-image task (``patches``); None elsewhere. Its batches are images
             in [0, 1] with labels; ``model.apply`` gives images with their hidden part filled in.
+        diffusion: Model and prompts, of a text-to-image task (``diffusion``), whose x are images in [0, 1] and whose y are
+            classes; None elsewhere.
     """
 
     model: Model
@@ -180,3 +183,4 @@ class TaskInfo(NamedTuple):
     training_loss: Callable[[Params, Batch], tuple[jax.Array, Params]] | None = None
     language: LanguageModel | None = None
     autoencoder: Autoencoder | None = None
+    diffusion: Diffusion | None = None

@@ -7,7 +7,7 @@ from jaxunlearn._validate import require
 from jaxunlearn.models.transformer import Architecture, RopeScaling
 
 
-def _only(config: Mapping[str, Any], source: str, **values: Any) -> None:
+def only(config: Mapping[str, Any], source: str, **values: Any) -> None:
     """Raises where a setting of a configuration that changes what a model computes is none of those served."""
     for name, served in values.items():
         served = served if isinstance(served, tuple) else (served,)
@@ -18,7 +18,8 @@ def _only(config: Mapping[str, Any], source: str, **values: Any) -> None:
         )
 
 
-def _field(config: Mapping[str, Any], source: str, name: str) -> Any:
+def field_of(config: Mapping[str, Any], source: str, name: str) -> Any:
+    """A setting of a configuration that must be there."""
     require(config.get(name) is not None, f"Expected {source} to hold {name}; take a complete copy of the model.")
     return config[name]
 
@@ -36,7 +37,7 @@ def _rope(config: Mapping[str, Any], source: str) -> tuple[float, RopeScaling | 
     if kind == "default":
         return base, None
     factor, low, high, context = (
-        _field(rope, source, name)
+        field_of(rope, source, name)
         for name in ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
     )
     return base, RopeScaling(factor=factor, low_frequency=low, high_frequency=high, context=context)
@@ -59,10 +60,10 @@ def from_config(config: Mapping[str, Any], source: str) -> Architecture:
     )
 
     def field(name: str) -> Any:
-        return _field(config, source, name)
+        return field_of(config, source, name)
 
     if kind == "gpt2":
-        _only(
+        only(
             config,
             source,
             activation_function=("gelu_new", "gelu_pytorch_tanh"),
@@ -82,7 +83,7 @@ def from_config(config: Mapping[str, Any], source: str) -> Architecture:
             tied=config.get("tie_word_embeddings", True),
         )
     heads, width = field("num_attention_heads"), field("hidden_size")
-    _only(config, source, hidden_act="silu", attention_bias=False, mlp_bias=False, head_dim=(width // heads, None))
+    only(config, source, hidden_act="silu", attention_bias=False, mlp_bias=False, head_dim=(width // heads, None))
     base, scaling = _rope(config, source)
     return Architecture(
         family="llama",
