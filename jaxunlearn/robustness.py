@@ -47,6 +47,7 @@ class Metric:
         percent: Whether values are shares, shown as percentages.
         headline: Whether the short table shows it.
         counts: N by condition, where it differs; None: ``count`` everywhere.
+        digits: Shown after the point of what is no share.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Metric:
     percent: bool = True
     headline: bool = False
     counts: list[int] | None = None
+    digits: int = 2
 
     def n(self, condition: int) -> int:
         """Examples behind each value under a condition."""
@@ -120,7 +122,7 @@ class RobustnessRecord:
     Attributes:
         method: The unlearning algorithm, or "original".
         title: What was attacked, for headings ("digits").
-        task: "classification".
+        task: "classification", "image-to-image" or "text-to-image".
         scenario: What was to be forgotten, in words.
         conditions: Names of the conditions, "clean" first.
         seeds: Seeds of the unlearning that the metrics are over.

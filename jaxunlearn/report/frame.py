@@ -116,10 +116,12 @@ def guide(entries: Iterable[tuple[str, str]]) -> str:
 
 def method_header(name: str, record: Measured, metric: str, condition: str, label: str) -> str:
     """The heading of a method's section, with its main figure beside."""
+    found = measured.lookup(record, metric, condition)
+    unit = "%" if found is None or found[0].percent else ""
     value = " ± ".join(filter(None, measured.cell(record, metric, condition, 1)))
     return (
         f'<header><h3 id="{name}">{escape(clean(record.method))}</h3><span class="value">'
-        f'<span class="small">{escape(label)}</span> {escape(value)}%</span></header>'
+        f'<span class="small">{escape(label)}</span> {escape(value)}{unit}</span></header>'
     )
 
 

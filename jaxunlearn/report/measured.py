@@ -111,9 +111,9 @@ def mean(record: Measured, metric: str, condition: str) -> float | None:
 def text(metric: Metric, value: float, digits: int = 2) -> str:
     """A value of the metric: shares in per cent.
 
-    The digits are fixed, so that columns line up; 0 and 100 are exact only as far as they go. What is no share has two.
+    The digits are fixed, so that columns line up; 0 and 100 are exact only as far as they go. What is no share has digits of its own.
     """
-    return (f"{100 * value:.{digits}f}" if metric.percent else f"{value:.2f}").replace("-", "−")
+    return (f"{100 * value:.{digits}f}" if metric.percent else f"{value:.{metric.digits}f}").replace("-", "−")
 
 
 def share(value: float) -> str:

@@ -4,7 +4,7 @@ import pytest
 from made_robustness import make_record, make_records
 
 from jaxunlearn.report.measured import WIDTH, interval, share
-from jaxunlearn.report.robustness import render, render_markdown, words
+from jaxunlearn.report.robustness import render, render_markdown, tasks, words
 from jaxunlearn.report.robustness.table import columns, remarks
 from jaxunlearn.robustness import Band, Metric, RobustnessRecord
 
@@ -135,8 +135,8 @@ def test_the_finding_without_attacks_or_unlearned_models():
 
 def test_the_strongest_attack_counts_in_whatever_order():
     record = make_record("FT", conditions=["clean", "16/255", "8/255"])
-    assert words.strongest([record]) == "16/255"
-    assert words.strongest([make_record("FT", conditions=["clean", "unbounded", "8/255"])]) == "unbounded"
+    assert tasks.strongest([record]) == "16/255"
+    assert tasks.strongest([make_record("FT", conditions=["clean", "unbounded", "8/255"])]) == "unbounded"
 
 
 def test_a_second_attack_that_finds_more_is_a_warning():
@@ -171,3 +171,52 @@ def test_three_seeds_are_compared():
 
 def test_shares_are_not_rounded_to_all_or_nothing():
     assert [share(v) for v in (0.0, 0.00004, 0.9996, 1.0)] == ["0%", "0.004%", "99.96%", "100%"]
+
+
+def filled_in(method, l1):
+    """A record of an image-to-image task, of three seeds; ``l1`` without an attack and under two."""
+    values = [[v - 0.01, v, v + 0.01] for v in l1]
+    fields = META | {"task": "image-to-image", "conditions": ["clean", "8/255", "unbounded"], "seeds": 3}
+    distance = metric("l1", "L1", values, better="higher", percent=False, digits=3)
+    return RobustnessRecord(method=method, metrics=[distance], **fields)
+
+
+def test_where_a_distance_is_measured_the_least_is_the_worst():
+    records = [filled_in("retrain", [0.24, 0.23, 0.23]), filled_in("i2i", [0.31, 0.26, 0.08])]
+    assert words.finding(records) == (
+        "Under an unbounded attack, what is filled into forgotten images is 0.080 away from the original model’s after i2i; "
+        "after retraining, which never saw them, 0.230."
+    )
+    assert words.beyond(records, "unbounded") == (["i2i"], 1) and words.beyond(records, "clean") == ([], 1)
+    assert "1 of 1 methods comes nearer to the original model than retraining does under an unbounded" in words.lead(
+        records
+    )
+    assert "No method comes nearer" in words.lead([records[0], dataclasses.replace(records[0], method="salun")])
+    assert words.verdict(records[1], records) == (
+        "What it fills into the images that were to be forgotten is from the original model’s at a distance of 0.310 without "
+        "an attack (retrain 0.240), 0.260 under an attack of 8/255 (retrain 0.230) and 0.080 under an unbounded attack "
+        "(retrain 0.230)."
+    )
+    assert "0.080 ± 0.010" in render(records)
+
+
+def drawn(method, asr):
+    """A record of a text-to-image task, of two seeds."""
+    fields = META | {"task": "text-to-image", "conditions": ["clean", "random prefix", "gradient"]}
+    return RobustnessRecord(method=method, metrics=[metric("asr", "ASR", [[v, v] for v in asr])], **fields)
+
+
+def test_the_last_of_attacks_without_a_strength_counts():
+    records = [drawn("retrain", [0.0, 0.1, 0.0]), drawn("esd-x", [0.0, 0.25, 0.5])]
+    assert tasks.strongest(records) == "gradient"
+    assert words.finding(records) == (
+        "Under the gradient attack, 50.0% of the prompts draw what was to be forgotten again after esd-x; after retraining, "
+        "which never saw them, 0%."
+    )
+    assert "25.0% with random prefixes (retrain 10.0%)" in words.verdict(records[1], records)
+
+
+def test_every_task_says_what_its_metric_is():
+    for task in tasks.TASKS.values():
+        assert "{value}" in task.finding and "{method}" in task.finding and "{values}" in task.verdict
+        assert any(task.short in heading for heading, _ in task.guide)

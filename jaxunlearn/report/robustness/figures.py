@@ -22,7 +22,7 @@ from jaxunlearn.report.canvas import (
 from jaxunlearn.report.load import finite
 from jaxunlearn.report.measured import REFERENCE, behind, cell, conditions, find, labels, lookup, mean, subject
 from jaxunlearn.report.robustness.load import ORIGINAL
-from jaxunlearn.report.robustness.table import UA
+from jaxunlearn.report.robustness.tasks import Task, task_of
 from jaxunlearn.report.table import clean
 from jaxunlearn.robustness import CLEAN, RobustnessRecord
 
@@ -66,7 +66,7 @@ def _rows(
         names.append(y + (NAME if narrow else ROW) / 2)
         y += NAME if narrow else 0.0
         for condition in conditions(records):
-            if lookup(record, UA, condition):
+            if lookup(record, task_of(records).metric, condition):
                 rows.append((y + ROW / 2, record, condition))
                 y += ROW
         y += GAP
@@ -74,16 +74,17 @@ def _rows(
 
 
 def overview(records: Sequence[RobustnessRecord], *, narrow: bool = False) -> Drawing | None:
-    """UA of all methods under all conditions, every seed, with retraining's under the same condition.
+    """The task's metric of all methods under all conditions, every seed, with retraining's under the same condition.
 
     Args:
-        records: One for each method, in the order to be shown from the top; those without UA are left out.
+        records: One for each method, in the order to be shown from the top; those without it are left out.
         narrow: The variant for a small screen, with names above their lines.
 
     Returns:
         None when no record has the metric.
     """
-    records = [r for r in records if any(lookup(r, UA, c) for c in r.conditions)]
+    task = task_of(records)
+    records = [r for r in records if any(lookup(r, task.metric, c) for c in r.conditions)]
     if not records:
         return None
     reference = find(records, REFERENCE)
@@ -106,19 +107,23 @@ def overview(records: Sequence[RobustnessRecord], *, narrow: bool = False) -> Dr
         per_line = 2 if narrow else len(keys)
         top = 14.0 + 18.0 * -(-len(keys) // per_line)
         figure, axes = surface(width, top + height + BOTTOM, left, right, BOTTOM, top)
-        axes.set(ylim=(height, 0), xlim=(-1.5, 101.5), yticks=[])
+        axes.set(ylim=(height, 0), yticks=[])
         axes.spines["left"].set_visible(False)
-        axes.set_xticks(range(0, 101, 25 if narrow else 20))
+        if task.shares:
+            axes.set_xlim(-1.5, 101.5)
+            axes.set_xticks(range(0, 101, 25 if narrow else 20))
+        else:
+            axes.set_xlim(0, 1.05 * max(_largest(record, task) for record in records))
         axes.grid(True, axis="x")
-        axes.set_xlabel("forgotten images that are recognised, %", labelpad=6)
+        axes.set_xlabel(task.axis, labelpad=6)
         for y, record, condition in rows:
-            _row(axes, y, record, condition, reference)
+            _row(axes, y, record, condition, reference, task)
         across = axes.get_yaxis_transform()
         inner = width - left - right
         for y, record, condition in rows:
             look = {"transform": across, "va": "center_baseline", "fontsize": 10.5}
             axes.text(-10 / inner, y, condition, ha="right", color=MUTED, **look)
-            value = " ± ".join(filter(None, cell(record, UA, condition, 1)))
+            value = _value(record, condition, task)
             weight = "normal" if condition == CLEAN else "bold"
             axes.text(1 + right / inner, y, value, ha="right", color=_ink(record), fontweight=weight, **look)
         for y, record, name in zip(names, records, shown):
@@ -134,8 +139,8 @@ def overview(records: Sequence[RobustnessRecord], *, narrow: bool = False) -> Dr
     return Drawing(
         name="overview",
         title="What attacks bring back",
-        caption=f"{subject(records)}. UA; {behind(records, UA)}.{beside}",
-        label=f"Share of forgotten images that are recognised, by method and attack. {_spoken(rows)}.",
+        caption=f"{subject(records)}. {task.short}; {behind(records, task.metric)}.{beside}",
+        label=f"{task.axis[0].upper() + task.axis[1:]}, by method and attack. {_spoken(rows, task)}.",
         figure=figure,
     )
 
@@ -144,24 +149,38 @@ def _ink(record: RobustnessRecord) -> str:
     return GREEN if record.method == REFERENCE else INK
 
 
-def _row(axes: Any, y: float, record: RobustnessRecord, condition: str, reference: RobustnessRecord | None) -> None:
-    found = lookup(record, UA, condition)
+def _value(record: RobustnessRecord, condition: str, task: Task) -> str:
+    return " ± ".join(filter(None, cell(record, task.metric, condition, 1)))
+
+
+def _largest(record: RobustnessRecord, task: Task) -> float:
+    found = [lookup(record, task.metric, condition) for condition in record.conditions]
+    return max((v for pair in found if pair is not None for v in pair[0].values[pair[1]]), default=0.0)
+
+
+def _row(
+    axes: Any, y: float, record: RobustnessRecord, condition: str, reference: RobustnessRecord | None, task: Task
+) -> None:
+    found = lookup(record, task.metric, condition)
     if found is None:
         return
-    colour, middle = _colour(record), 100 * (found[0].mean(found[1]) or 0.0)
-    mark = None if reference is None or record.method == ORIGINAL else mean(reference, UA, condition)
+    scale = task.scale
+    colour, middle = _colour(record), scale * (found[0].mean(found[1]) or 0.0)
+    mark = None if reference is None or record.method == ORIGINAL else mean(reference, task.metric, condition)
     if mark is not None and record is not reference:
-        axes.plot([100 * mark, middle], [y, y], color=colour, linewidth=3.5, solid_capstyle="butt", alpha=0.3, zorder=3)
-        axes.plot([100 * mark], [y], clip_on=False, **MARK)
+        axes.plot(
+            [scale * mark, middle], [y, y], color=colour, linewidth=3.5, solid_capstyle="butt", alpha=0.3, zorder=3
+        )
+        axes.plot([scale * mark], [y], clip_on=False, **MARK)
     seeds = found[0].by_seed(found[1])
     if len(seeds) > 1:
-        axes.plot([100 * v for v in seeds], [y] * len(seeds), color=colour, clip_on=False, **SEED)
+        axes.plot([scale * v for v in seeds], [y] * len(seeds), color=colour, clip_on=False, **SEED)
     inside = PAPER if condition == CLEAN else colour
     axes.plot([middle], [y], color=colour, markerfacecolor=inside, clip_on=False, **MEAN)
 
 
-def _spoken(rows: Sequence[tuple[float, RobustnessRecord, str]]) -> str:
-    return "; ".join(f"{clean(r.method)} {clean(c)}: {' ± '.join(filter(None, cell(r, UA, c, 1)))}" for _, r, c in rows)
+def _spoken(rows: Sequence[tuple[float, RobustnessRecord, str]], task: Task) -> str:
+    return "; ".join(f"{clean(r.method)} {clean(c)}: {_value(r, c, task)}" for _, r, c in rows)
 
 
 def curves(records: Sequence[RobustnessRecord], record: RobustnessRecord) -> list[Drawing | Missing]:
@@ -208,7 +227,7 @@ def _curve(name: str, record: RobustnessRecord, reference: RobustnessRecord | No
     if beside is not None:
         lines.append((REFERENCE, GREEN, beside))
     with style():
-        figure, axes = panel(axis, "forgotten images that are recognised, %")
+        figure, axes = panel(axis, task_of([record]).axis)
         handles, spread = [], False
         for _, colour, (x, middle, deviation) in lines:
             if np.isfinite(deviation).all():

@@ -13,6 +13,7 @@ from jaxunlearn.report.robustness import table, words
 from jaxunlearn.report.robustness.figures import curves, overview
 from jaxunlearn.report.robustness.load import RobustDirectory, RobustMethod
 from jaxunlearn.report.robustness.pictures import gallery
+from jaxunlearn.report.robustness.tasks import strongest, task_of, under
 from jaxunlearn.report.style import PICTURES
 from jaxunlearn.report.table import clean
 from jaxunlearn.robustness import CLEAN, FILE, RobustnessRecord
@@ -113,7 +114,8 @@ def _metrics(records: Sequence[RobustnessRecord]) -> str:
 
 
 def _method(name: str, method: RobustMethod, panels: Panels, run: RobustDirectory) -> str:
-    record, condition = method.record, words.strongest([method.record])
+    record, task = method.record, task_of([method.record])
+    condition = strongest([record])
     pictures, gone = _pictures(method, run, condition)
     rates = ", ".join(f"{v:,.4g} {clean(k)} a second" for k, v in record.throughput.items() if finite(v) is not None)
     facts = [
@@ -124,7 +126,7 @@ def _method(name: str, method: RobustMethod, panels: Panels, run: RobustDirector
     return "\n".join(
         [
             f'<section class="method" aria-labelledby="{name}">',
-            frame.method_header(name, record, words.UA, condition, f"UA {clean(condition)}"),
+            frame.method_header(name, record, task.metric, condition, f"{task.short} {clean(condition)}"),
             f"<p>{escape(words.verdict(record, run.records))}</p>",
             *frame.warnings(table.remarks(record)),
             frame.panels_of(panels, name),
@@ -143,7 +145,7 @@ def _steps(method: RobustMethod) -> str:
     if attacked is None or attacked.iterations is None or not attacked.iterations.size:
         return ""
     means = attacked.iterations.mean(axis=(0, 2))
-    return ", ".join(f"{mean:.1f} {table.under(name)}" for name, mean in zip(attacked.conditions[1:], means))
+    return ", ".join(f"{mean:.1f} {under(name)}" for name, mean in zip(attacked.conditions[1:], means))
 
 
 def _pictures(method: RobustMethod, run: RobustDirectory, condition: str) -> tuple[str, list[str]]:

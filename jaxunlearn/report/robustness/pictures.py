@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxunlearn.report.measured import REFERENCE
 from jaxunlearn.report.robustness.load import Attacked, Targets
-from jaxunlearn.report.robustness.table import under
+from jaxunlearn.report.robustness.tasks import under
 from jaxunlearn.report.table import clean
 
 FORGOTTEN, UNSEEN = 6, 2

@@ -20,23 +20,13 @@ from jaxunlearn.report.measured import (
     subject,
     titled,
 )
+from jaxunlearn.report.robustness.tasks import under
 from jaxunlearn.report.table import clean
 from jaxunlearn.robustness import CLEAN, RobustnessRecord
 
-UA, WARNING = "ua", "Warning: "
+WARNING = "Warning: "
 MARGIN = 0.05
 """A second attack that recovers more than the first by this share makes the first a weak one."""
-
-
-def under(condition: str) -> str:
-    """A condition in words.
-
-    >>> under("clean"), under("16/255"), under("unbounded")
-    ('without an attack', 'under an attack of 16/255', 'under an unbounded attack')
-    """
-    if condition == CLEAN:
-        return "without an attack"
-    return "under an unbounded attack" if condition == "unbounded" else f"under an attack of {clean(condition)}"
 
 
 def columns(records: Sequence[RobustnessRecord]) -> list[Column]:
@@ -72,7 +62,7 @@ def remarks(record: RobustnessRecord) -> list[str]:
     """What a reader should be warned of: means outside their bands, and attacks that a second one outdid clearly."""
     found = [clean(sentence) for sentence in record.surprises()]
     for condition in record.conditions:
-        first, second = mean(record, UA, condition), mean(record, "ua_second", condition)
+        first, second = mean(record, "ua", condition), mean(record, "ua_second", condition)
         if first is not None and second is not None and second > first + MARGIN:
             found.append(
                 f"{clean(record.method)}: the second attack brings back more, {share(second)} rather than {share(first)} "
@@ -88,9 +78,10 @@ def legend(records: Sequence[RobustnessRecord]) -> list[str]:
     several = any(len(values) > 1 for metric in held for values in metric.values)
     used = [metric for metric in metrics(records) if metric.name in shown]
     shares = all(metric.percent for metric in used)
+    fraction = " (MIA too, which RUB prints as a fraction)" if "mia" in shown else ""
     return [
         f"{subject(records)}.",
-        ("In % (MIA too, which RUB prints as a fraction): " if shares else "Shares in %: ")
+        (f"In %{fraction}: " if shares else "Shares in %: ")
         + ("mean ± standard deviation over repeats; " if several else "one repeat, so there is no spread; ")
         + "↑ higher and ↓ lower speak for the unlearning.",
         *(f"{clean(m.label)}: {clean(m.meaning).rstrip('.')}; {behind(records, m.name)}." for m in used),

@@ -1,11 +1,11 @@
 """The sentences of a robustness page: what may be said of the records, and nothing more."""
 
-import math
 from collections.abc import Sequence
 
-from jaxunlearn.report.measured import REFERENCE, conditions, find, interval, labels, lookup, mean, metrics, share
+from jaxunlearn.report.measured import REFERENCE, find, interval, labels, mean, metrics
 from jaxunlearn.report.robustness.load import ORIGINAL
-from jaxunlearn.report.robustness.table import UA, reference_note, under
+from jaxunlearn.report.robustness.table import reference_note
+from jaxunlearn.report.robustness.tasks import strongest, task_of, under
 from jaxunlearn.report.table import clean
 from jaxunlearn.report.words import join
 from jaxunlearn.robustness import CLEAN, RobustnessRecord
@@ -19,79 +19,61 @@ def unlearned(records: Sequence[RobustnessRecord]) -> list[RobustnessRecord]:
     return [record for record in records if record.method not in (ORIGINAL, REFERENCE)]
 
 
-def strongest(records: Sequence[RobustnessRecord]) -> str:
-    """The strongest attack under which some method was looked at; "clean" without one."""
-    used = [c for c in conditions(records) if any(lookup(record, UA, c) for record in records)]
-    return max(used, key=radius, default=CLEAN)
-
-
-def radius(condition: str) -> float:
-    """How strong a condition's attack is, in 255ths; the inverse of ``jaxunlearn.robustness.strength``.
-
-    >>> radius("clean"), radius("2.5/255"), radius("unbounded")
-    (0.0, 2.5, inf)
-    """
-    if condition == "unbounded":
-        return math.inf
-    number = condition.removesuffix("/255")
-    return float(number) if number != condition else 0.0
-
-
 def _reference(records: Sequence[RobustnessRecord], condition: str) -> float | None:
     record = find(records, REFERENCE)
-    return None if record is None else mean(record, UA, condition)
+    return None if record is None else mean(record, task_of(records).metric, condition)
 
 
 def finding(records: Sequence[RobustnessRecord]) -> str:
     """The result in one sentence."""
-    candidates = unlearned(records)
+    task, candidates = task_of(records), unlearned(records)
     condition = strongest(candidates or records)
     start = under(condition)[0].upper() + under(condition)[1:]
     reference = _reference(records, condition)
-    beside = "" if reference is None else f"after retraining, which never saw them, {share(reference)}"
-    found = [(value, record) for record in candidates if (value := mean(record, UA, condition)) is not None]
+    beside = "" if reference is None else f"after retraining, which never saw them, {task.said(reference)}"
+    found = [(value, record) for record in candidates if (value := mean(record, task.metric, condition)) is not None]
     if not found:
         return f"{start}: {beside}." if beside else "No unlearned model was looked at."
-    value, worst = max(found, key=lambda pair: pair[0])
-    before = mean(worst, UA, CLEAN)
-    again = " again" if condition != CLEAN and before is not None and before < value else ""
-    text = f"{start}, {share(value)} of the forgotten images are recognised{again} after {clean(worst.method)}"
+    value, worst = task.worst(found)
+    before = mean(worst, task.metric, CLEAN)
+    again = task.again if condition != CLEAN and before is not None and task.leaks_more(value, before) else ""
+    text = f"{start}, {task.finding.format(value=task.said(value), again=again, method=clean(worst.method))}"
     return f"{text}; {beside}." if beside else f"{text}."
 
 
 def beyond(records: Sequence[RobustnessRecord], condition: str) -> tuple[list[str], int] | None:
-    """The methods whose interval over seeds lies wholly above retraining's.
+    """The methods of which more comes back than of retraining, with intervals over seeds that lie apart.
 
     Returns:
         (their names, how many methods have an interval), or None without intervals to compare, or with fewer than three
         seeds: two that happen to agree have an interval of no width.
     """
-    reference = find(records, REFERENCE)
+    task, reference = task_of(records), find(records, REFERENCE)
     if reference is None or min(record.seeds for record in [reference, *unlearned(records)]) < FEWEST:
         return None
-    mark = interval(reference, UA, condition)
-    found = [(record, bounds) for record in unlearned(records) if (bounds := interval(record, UA, condition))]
+    mark = interval(reference, task.metric, condition)
+    found = [(r, bounds) for r in unlearned(records) if (bounds := interval(r, task.metric, condition))]
     if not mark or not found:
         return None
-    return [clean(record.method) for record, bounds in found if bounds[0] > mark[1]], len(found)
+    near, far = (0, 1) if task.shares else (1, 0)  # the ends that face each other
+    return [clean(r.method) for r, bounds in found if task.leaks_more(bounds[near], mark[far])], len(found)
 
 
 def lead(records: Sequence[RobustnessRecord]) -> str:
     """What stands below the finding: before the attack, how many methods, how many seeds and images."""
-    condition, parts = strongest(unlearned(records) or records), []
+    task, condition, parts = task_of(records), strongest(unlearned(records) or records), []
     if condition != CLEAN:
-        before = [(n, v) for n, r in zip(labels(records), records) if (v := mean(r, UA, CLEAN)) is not None]
-        parts.append(f"Recognised without an attack: {join([f'{name} {share(value)}' for name, value in before])}.")
+        before = [(n, v) for n, r in zip(labels(records), records) if (v := mean(r, task.metric, CLEAN)) is not None]
+        parts.append(f"{task.before}: {join([f'{name} {task.said(value)}' for name, value in before])}.")
     compared = beyond(records, condition)
     if compared is not None:
         names, total = compared
         who = f" ({join(names)})" if len(names) < total else ""
-        verb = "recognises" if len(names) == 1 else "recognise"
-        more = f"more of them than retraining does {under(condition)}"
+        does, do = (f"{words} {under(condition)}" for words in task.more)
         parts.append(
-            f"{len(names)} of {total} methods{who} {verb} {more}; the 95% intervals over seeds lie apart."
+            f"{len(names)} of {total} methods{who} {does if len(names) == 1 else do}; the 95% intervals over seeds lie apart."
             if names
-            else f"No method recognises {more}, as far as the 95% intervals over seeds can tell."
+            else f"No method {does}, as far as the 95% intervals over seeds can tell."
         )
     if find(records, REFERENCE) is None:
         parts.append(reference_note(records))
@@ -100,21 +82,21 @@ def lead(records: Sequence[RobustnessRecord]) -> str:
 
 def verdict(record: RobustnessRecord, records: Sequence[RobustnessRecord]) -> str:
     """What the attack does to one method, beside retraining under the same condition."""
-    parts = []
+    task, parts = task_of(records), []
     for condition in record.conditions:
-        value = mean(record, UA, condition)
+        value = mean(record, task.metric, condition)
         if value is None:
             continue
         reference = None if record.method in (REFERENCE, ORIGINAL) else _reference(records, condition)
-        beside = "" if reference is None else f" ({REFERENCE} {share(reference)})"
-        parts.append(f"{share(value)} {under(condition)}{beside}")
+        beside = "" if reference is None else f" ({REFERENCE} {task.said(reference)})"
+        parts.append(f"{task.said(value)} {under(condition)}{beside}")
     if not parts:
-        return "It was not asked to classify the images that were to be forgotten."
-    text = f"Of the images that were to be forgotten it recognises {join(parts)}."
+        return task.nothing
+    text = task.verdict.format(values=join(parts))
     if record.method == ORIGINAL:
         return f"The models before unlearning. {text}"
     if record.method == REFERENCE:
-        return f"Trained anew without those images: the reference. {text}"
+        return f"Trained anew without what was to be forgotten: the reference. {text}"
     return text
 
 
@@ -129,17 +111,7 @@ def guide(records: Sequence[RobustnessRecord]) -> list[tuple[str, str]]:
             "left behind. Where single examples are forgotten, rather than whole classes, retraining recognises most of "
             "them too; then only the difference counts.",
         ),
-        (
-            "The attack",
-            "It knows the unlearned model, and what the original model answered on each image. It changes the image, no "
-            "channel of a pixel by more than the stated strength, until the unlearned model answers as the original did. It "
-            "does not look at the label. “Clean” is no attack; an unbounded one begins at noise and may end anywhere.",
-        ),
-        (
-            "UA, lower is better",
-            "The share of the images that were to be forgotten which are given their true class. Some papers call 100% less "
-            "this share by the same name.",
-        ),
+        *task_of(records).guide,
     ]
     if "mia" in names:
         controls = [
