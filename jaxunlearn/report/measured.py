@@ -111,7 +111,7 @@ def mean(record: Measured, metric: str, condition: str) -> float | None:
 def text(metric: Metric, value: float, digits: int = 2) -> str:
     """A value of the metric: shares in per cent.
 
-    The digits are fixed, so that columns line up; 0 and 100 are exact only as far as they go. What is no share has digits of its own.
+    The digits are fixed, so that columns line up; 0 and 100 are exact only as far as they go. What is no share has its own.
     """
     return (f"{100 * value:.{digits}f}" if metric.percent else f"{value:.{metric.digits}f}").replace("-", "−")
 
