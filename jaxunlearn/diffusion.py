@@ -101,10 +101,10 @@ class Sampler(NamedTuple):
         initial: Deviation of the noise that sampling starts from.
     """
 
-    times: Float[Array, " s"]
-    scale: Float[Array, " s"]
-    keep: Float[Array, " s"]
-    weights: Float[Array, "s order"]
+    times: np.ndarray
+    scale: np.ndarray
+    keep: np.ndarray
+    weights: np.ndarray
     initial: float
 
     @property
@@ -114,7 +114,8 @@ class Sampler(NamedTuple):
 
 
 def _sampler(times, scale, keep, weights, initial) -> Sampler:
-    return Sampler(*(np.asarray(a, np.float32) for a in (times, scale, keep, weights)), float(initial))
+    times, scale, keep, weights = (np.asarray(a, np.float32) for a in (times, scale, keep, weights))
+    return Sampler(times, scale, keep, weights, float(initial))
 
 
 def ddim(schedule: Schedule, steps: int) -> Sampler:
@@ -317,18 +318,18 @@ class Prompts(NamedTuple):
         mask: [m, n] bool, which positions of ``concept`` are the concept's own words.
     """
 
-    captions: Int[Array, "c p n"]
-    concept: Int[Array, "m n"]
-    anchor: Int[Array, "a n"]
-    neutral: Int[Array, "k n"]
-    mask: Any
+    captions: np.ndarray
+    concept: np.ndarray
+    anchor: np.ndarray
+    neutral: np.ndarray
+    mask: np.ndarray
 
     def of_classes(self, key: PRNGKeyArray, labels: Int[Array, " b"]) -> Int[Array, "b n"]:
         """A random prompt of each example's class."""
         chosen = jax.random.randint(key, labels.shape, 0, self.captions.shape[1])
         return jnp.asarray(self.captions)[labels, chosen]
 
-    def some(self, key: PRNGKeyArray, which: Int[Array, "k n"], count: int) -> Int[Array, "b n"]:
+    def some(self, key: PRNGKeyArray, which: np.ndarray, count: int) -> Int[Array, "b n"]:
         """``count`` random rows of a table of prompts."""
         return jnp.asarray(which)[jax.random.randint(key, (count,), 0, which.shape[0])]
 

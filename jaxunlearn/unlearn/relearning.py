@@ -28,6 +28,7 @@ from jaxunlearn.unlearn.concept import (
     denoising,
     diffusion_of,
     mean_of,
+    no_hook,
     noised,
     squared,
     towards_anchor,
@@ -179,9 +180,8 @@ class EraseDiff(ConceptDescent):
             weight = self.weight
             if self.adaptive is not None:
                 at = lax.stop_gradient(params)
-                weight = lax.stop_gradient(
-                    adaptive_weight(*(self._gradient(split, f, at) for f in (retain, forget)), self.adaptive)
-                )
+                gradients = self._gradient(split, retain, at), self._gradient(split, forget, at)
+                weight = lax.stop_gradient(adaptive_weight(gradients[0], gradients[1], self.adaptive))
             return retain(params) + weight * forget(params)
 
         def inner(key, state, given):
@@ -193,8 +193,8 @@ class EraseDiff(ConceptDescent):
                 part = optax.apply_updates(part, updates)
             return state._replace(optimizer=optimizer)
 
-        extra = {"before": inner} if self.inner == "moments" else {}
-        return Unlearner((self.phase(task, loss, split=split, **extra),))
+        before = inner if self.inner == "moments" else no_hook
+        return Unlearner((self.phase(task, loss, split=split, before=before),))
 
     @staticmethod
     def _gradient(split: Split, loss, params: Params) -> Params:

@@ -24,6 +24,7 @@ from jaxunlearn.models.diffusion.model import (
     text_to_image,
 )
 from jaxunlearn.models.diffusion.text import TextArchitecture, TextEncoder, token_table
+from jaxunlearn.models.diffusion.text_training import train_text
 from jaxunlearn.models.diffusion.unet import UNet, UNetArchitecture
 from jaxunlearn.models.diffusion.vae import Autoencoder, AutoencoderArchitecture
 
@@ -273,6 +274,24 @@ def test_initial_weights_are_torchs_distributions():
             bound = 1 / np.sqrt(np.prod(leaf.shape[:-1]))
             assert np.abs(leaf).max() <= bound and np.abs(leaf).max() > 0.7 * bound
     assert 0.015 < named["text_encoder.embeddings.token_embedding.weight"].std() < 0.025
+
+
+@pytest.mark.slow
+def test_a_text_encoder_learns_which_words_mean_the_same():
+    a = Architecture(text=TINY_TEXT, unet=TINY_UNET, vae=None)
+    model, params = text_to_image(a), drawn(a)
+    rng = np.random.default_rng(0)
+    captions = np.full((3, 8, 5), 19)
+    captions[:, :, 0] = 18
+    names = np.arange(9).reshape(3, 3)  # three names a class, after a word that says nothing
+    captions[:, :, 1] = rng.integers(10, 17, (3, 8))
+    captions[:, :, 2] = names[:, rng.integers(0, 3, 8)]
+    train = jax.jit(functools.partial(train_text, model=model, captions=captions, steps=150, rate=0.02))
+    found = train(jax.random.key(0), params=params)
+    assert found.accuracy == 1
+    jax.tree.map(np.testing.assert_array_equal, found.params["unet"], params["unet"])
+    with pytest.raises(InputError, match="steps=0"):
+        train_text(jax.random.key(0), model, params, captions, steps=0)
 
 
 # --- folders ----------------------------------------------------------------------------------------------------------

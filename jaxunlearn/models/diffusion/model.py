@@ -82,7 +82,10 @@ def shapes(architecture: Architecture) -> dict[str, Any]:
     a, key = architecture, jax.random.key(0)
     states = jnp.zeros((1, a.text.length, a.text.width))
     latents = jnp.zeros((1, a.unet.size, a.unet.size, a.unet.channels))
-    inputs = {"text_encoder": (TextEncoder(a.text), states), "unet": (UNet(a.unet), latents, jnp.zeros(1), states)}
+    inputs: dict[str, tuple[Any, ...]] = {
+        "text_encoder": (TextEncoder(a.text), states),
+        "unet": (UNet(a.unet), latents, jnp.zeros(1), states),
+    }
     if a.vae is not None:
         side = 2 ** (len(a.vae.widths) - 1)
         inputs["vae"] = (Autoencoder(a.vae), jnp.zeros((1, side, side, a.vae.channels)))

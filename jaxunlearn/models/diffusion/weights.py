@@ -52,9 +52,11 @@ def text_architecture(config: Mapping[str, Any], source: str) -> TextArchitectur
     only(config, source, hidden_act=("quick_gelu", "gelu"))
     vocabulary = field_of(config, source, "vocab_size")
     # The first CLIP configurations name special tokens that the tokenizer does not use; it has the last two.
-    start, end, pad = (config.get(f"{name}_token_id") for name in ("bos", "eos", "pad"))
-    if end in (None, 2) and vocabulary > 3:
+    end = config.get("eos_token_id")
+    if end is None or (end == 2 and vocabulary > 1000):
         start, end, pad = vocabulary - 2, vocabulary - 1, vocabulary - 1
+    else:
+        start, pad = config.get("bos_token_id", vocabulary - 2), config.get("pad_token_id", end)
     return TextArchitecture(
         vocabulary=vocabulary,
         width=field_of(config, source, "hidden_size"),
@@ -66,7 +68,7 @@ def text_architecture(config: Mapping[str, Any], source: str) -> TextArchitectur
         epsilon=config.get("layer_norm_eps", 1e-5),
         start=start,
         end=end,
-        pad=end if pad is None else pad,
+        pad=pad,
     )
 
 
