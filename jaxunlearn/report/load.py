@@ -129,6 +129,17 @@ def load_measured(path: AnyPath, read: Callable[[Mapping[str, Any]], T]) -> T:
         raise InputError(f"{path}: {error}") from error
 
 
+def take(arrays: Mapping[str, np.ndarray], *names: str) -> list[np.ndarray]:
+    """Arrays of a file by their names.
+
+    Raises:
+        InputError: It lacks some.
+    """
+    gone = [name for name in names if name not in arrays]
+    require(not gone, f"it lacks {', '.join(gone)}.")
+    return [arrays[name] for name in names]
+
+
 def folders_with(path: AnyPath, file: str) -> list[AnyPath]:
     """Folders of a run directory that hold a record.
 

@@ -108,6 +108,11 @@ PICTURES = """
 .triple { display: grid; grid-template-columns: repeat(3, 1fr); gap: 0.35rem; max-width: 17rem; }
 .triple img { display: block; width: 100%; image-rendering: pixelated; border: 1px solid var(--rule); }
 .triple span { display: block; font-size: 0.75rem; color: var(--muted); line-height: 1.3; margin-top: 0.15rem; }
+.broad { grid-template-columns: repeat(auto-fill, minmax(min(100%, 27rem), 1fr)); }
+.strip { display: grid; grid-template-columns: repeat(auto-fit, minmax(3.5rem, 1fr)); gap: 0.35rem; max-width: 34rem; }
+.strip img { display: block; width: 100%; image-rendering: pixelated; border: 1px solid var(--rule); }
+.strip span { display: block; font-size: 0.75rem; color: var(--muted); line-height: 1.3; margin-top: 0.15rem; }
+.broad .case dl { grid-template-columns: minmax(0, max-content) 1fr; }
 .case dl { display: grid; grid-template-columns: minmax(0, max-content) max-content; gap: 0 0.75rem; font-size: 0.8rem;
   margin: 0.3rem 0 0; font-variant-numeric: tabular-nums; }
 .case dt { color: var(--muted); overflow-wrap: anywhere; }

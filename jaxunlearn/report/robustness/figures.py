@@ -21,8 +21,7 @@ from jaxunlearn.report.canvas import (
 )
 from jaxunlearn.report.load import finite
 from jaxunlearn.report.measured import REFERENCE, behind, cell, conditions, find, labels, lookup, mean, subject
-from jaxunlearn.report.robustness.load import ORIGINAL
-from jaxunlearn.report.robustness.tasks import Task, task_of
+from jaxunlearn.report.robustness.tasks import ORIGINAL, Task, task_of
 from jaxunlearn.report.table import clean
 from jaxunlearn.robustness import CLEAN, RobustnessRecord
 

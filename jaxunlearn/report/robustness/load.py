@@ -1,63 +1,41 @@
 """Reads run directories of ``jaxunlearn robustness``: optional files that are absent or damaged are noted, others refused."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from jaxunlearn._paths import AnyPath
 from jaxunlearn._validate import require
-from jaxunlearn.records import read_npz
 from jaxunlearn.report.load import asked, folders_with, in_order, load_measured, optional, read_manifest
+from jaxunlearn.report.robustness import generated
+from jaxunlearn.report.robustness.classified import load_attacked, load_targets
+from jaxunlearn.report.robustness.pictures import gallery
+from jaxunlearn.report.robustness.tasks import ORIGINAL
 from jaxunlearn.robustness import FILE, RobustnessRecord
 
-ORIGINAL = "original"
-"""The models before unlearning."""
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Targets:
-    """What is attacked: targets.npz.
+class Shown(NamedTuple):
+    """How the pictures of a task are read and shown.
 
     Attributes:
-        images: [n, h, w, c] in [0, 1]; the forgotten ones first, then unseen ones of the same kind.
-        labels: [n] true classes.
-        rows: [n] row numbers in their source.
-        is_member: [n], whether the example was trained on and forgotten.
-        logits: [seeds, n, classes] of the original models.
-        class_names: Names of the classes, possibly none.
+        targets: ``(targets.npz) -> what is attacked``.
+        attacked: ``(attacked.npz, targets) -> what was made of it``.
+        gallery: ``(method, targets, attacked, condition) -> HTML``.
     """
 
-    images: np.ndarray
-    labels: np.ndarray
-    rows: np.ndarray
-    is_member: np.ndarray
-    logits: np.ndarray
-    class_names: list[str]
-
-    def name(self, label: int) -> str:
-        """The name of a class, or its number."""
-        return self.class_names[label] if 0 <= label < len(self.class_names) else str(label)
+    targets: Callable[[AnyPath], Any]
+    attacked: Callable[[AnyPath, Any], Any]
+    gallery: Callable[[str, Any, Any, str], str]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Attacked:
-    """What a method's models say, and attacked images: attacked.npz.
-
-    Attributes:
-        conditions: "clean" first; E attacks.
-        logits: [seeds, E + 1, n, classes].
-        images: [first seeds, E, saved images, h, w, c].
-        saved: [saved images] places in the targets.
-        iterations: [seeds, E, n] steps that the attack took, or None.
-    """
-
-    conditions: list[str]
-    logits: np.ndarray
-    images: np.ndarray
-    saved: np.ndarray
-    iterations: np.ndarray | None
+SHOWN: Mapping[str, Shown] = MappingProxyType(
+    {
+        "classification": Shown(load_targets, load_attacked, gallery),
+        "image-to-image": Shown(generated.load_masked, generated.load_filled, generated.filled_gallery),
+        "text-to-image": Shown(generated.load_prompted, generated.load_drawn, generated.drawn_gallery),
+    }
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,7 +51,7 @@ class RobustMethod:
 
     directory: AnyPath
     record: RobustnessRecord
-    attacked: Attacked | None = None
+    attacked: Any = None
     absent: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -91,7 +69,7 @@ class RobustDirectory:
 
     path: AnyPath
     manifest: dict[str, Any]
-    targets: Targets | None
+    targets: Any
     methods: list[RobustMethod]
     absent: list[str] = dataclasses.field(default_factory=list)
 
@@ -101,63 +79,12 @@ class RobustDirectory:
         return [method.record for method in self.methods]
 
 
-def _take(arrays: Mapping[str, np.ndarray], *names: str) -> list[np.ndarray]:
-    gone = [name for name in names if name not in arrays]
-    require(not gone, f"it lacks {', '.join(gone)}.")
-    return [arrays[name] for name in names]
-
-
-def _load_targets(path: AnyPath) -> Targets:
-    images, labels, rows, is_member, logits, names = _take(
-        read_npz(path, sealed=True), "images", "labels", "rows", "is_member", "logits", "class_names"
-    )
-    fits = images.ndim == 4 and logits.ndim == 3 and logits.shape[1] == len(images) > 0
-    require(
-        fits and all(array.shape == images.shape[:1] for array in (labels, rows, is_member)),
-        f"its images {images.shape}, labels {labels.shape}, rows {rows.shape}, is_member {is_member.shape} and logits "
-        f"{logits.shape} do not match.",
-    )
-    return Targets(
-        images=images, labels=labels, rows=rows, is_member=is_member, logits=logits, class_names=[str(n) for n in names]
-    )
-
-
-def load_attacked(path: AnyPath, targets: Targets) -> Attacked:
-    """Reads attacked.npz; it may hold no pictures and no numbers of steps.
-
-    Raises:
-        InputError: It is missing, damaged, or does not fit the targets.
-    """
-    arrays = read_npz(path, sealed=True)
-    conditions, logits, images, saved = _take(arrays, "conditions", "logits", "images", "saved")
-    names, count = [str(c) for c in conditions], len(targets.images)
-    require(
-        logits.ndim == 4 and logits.shape[1:] == (len(names), count, targets.logits.shape[2]),
-        f"its logits {logits.shape} do not fit {len(names)} conditions and the {count} images of targets.npz.",
-    )
-    require(
-        images.size == 0
-        or (
-            images.ndim == 6
-            and len(images) <= len(logits)
-            and images.shape[1:] == (len(names) - 1, len(saved), *targets.images.shape[1:])
-            and bool(np.all((saved >= 0) & (saved < count)))
-        ),
-        f"its images {images.shape} and places {saved.shape} do not fit {len(names)} conditions and the {count} images of "
-        "targets.npz.",
-    )
-    iterations = arrays.get("iterations")
-    if iterations is not None and iterations.size:
-        shape = (len(logits), len(names) - 1, count)
-        require(iterations.shape == shape, f"its iterations {iterations.shape} should be {shape}.")
-    return Attacked(conditions=names, logits=logits, images=images, saved=saved, iterations=iterations)
-
-
-def _load_method(directory: AnyPath, targets: Targets | None) -> RobustMethod:
+def _load_method(directory: AnyPath, record: RobustnessRecord, targets: Any) -> RobustMethod:
     absent: list[str] = []
-    record, attacked = load_measured(directory / FILE, RobustnessRecord.from_json), None
+    attacked = None
     if record.method != ORIGINAL and targets is not None:
-        attacked = optional(lambda path: load_attacked(path, targets), directory / "attacked.npz", absent, None)
+        read = SHOWN[record.task].attacked
+        attacked = optional(lambda path: read(path, targets), directory / "attacked.npz", absent, None)
     return RobustMethod(directory=directory, record=record, attacked=attacked, absent=absent)
 
 
@@ -170,8 +97,15 @@ def load_robustness(path: AnyPath) -> RobustDirectory:
     found = folders_with(path, FILE)
     absent: list[str] = []
     manifest = read_manifest(path, absent)
-    targets = optional(_load_targets, path / "targets.npz", absent, None)
-    methods = [_load_method(directory, targets) for directory in found]
+    records = [load_measured(directory / FILE, RobustnessRecord.from_json) for directory in found]
+    tasks = {record.task for record in records}
+    require(
+        len(tasks) == 1 and tasks <= set(SHOWN),
+        f"Expected records of one task of {', '.join(SHOWN)} in {path}, got {', '.join(sorted(tasks))}; use a directory "
+        "of one command.",
+    )
+    targets = optional(SHOWN[tasks.pop()].targets, path / "targets.npz", absent, None)
+    methods = [_load_method(directory, record, targets) for directory, record in zip(found, records)]
     return RobustDirectory(
         path=path,
         manifest=manifest,

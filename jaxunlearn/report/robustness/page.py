@@ -11,8 +11,7 @@ from jaxunlearn.report.frame import Panels
 from jaxunlearn.report.load import finite, flatten
 from jaxunlearn.report.robustness import table, words
 from jaxunlearn.report.robustness.figures import curves, overview
-from jaxunlearn.report.robustness.load import RobustDirectory, RobustMethod
-from jaxunlearn.report.robustness.pictures import gallery
+from jaxunlearn.report.robustness.load import SHOWN, RobustDirectory, RobustMethod
 from jaxunlearn.report.robustness.tasks import strongest, task_of, under
 from jaxunlearn.report.style import PICTURES
 from jaxunlearn.report.table import clean
@@ -152,7 +151,7 @@ def _pictures(method: RobustMethod, run: RobustDirectory, condition: str) -> tup
     """The gallery, and why there is none."""
     if run.targets is None or method.attacked is None:
         return "", []
-    html = gallery(method.record.method, run.targets, method.attacked, condition)
+    html = SHOWN[method.record.task].gallery(method.record.method, run.targets, method.attacked, condition)
     return html, [] if html else ["No attacked images were kept, so there are no pictures."]
 
 

@@ -4,12 +4,13 @@ import base64
 import dataclasses
 import io
 import math
+from collections.abc import Callable
 from html import escape
 
 import numpy as np
 
 from jaxunlearn.report.measured import REFERENCE
-from jaxunlearn.report.robustness.load import Attacked, Targets
+from jaxunlearn.report.robustness.classified import Attacked, Targets
 from jaxunlearn.report.robustness.tasks import under
 from jaxunlearn.report.table import clean
 
@@ -172,8 +173,8 @@ def _card(method: str, targets: Targets, case: Case, factor: float) -> str:
         for image, alt, below in pictures
     )
     name = clean(method)
-    said = (("original", case.original), (name, case.before), (f"{name}, attacked", case.after))
-    lines = "".join(f"<dt>{escape(who)}</dt><dd>{_said(targets, value)}</dd>" for who, value in said)
+    spoken = (("original", case.original), (name, case.before), (f"{name}, attacked", case.after))
+    lines = "".join(f"<dt>{escape(who)}</dt><dd>{said(targets.name, value)}</dd>" for who, value in spoken)
     return (
         f'<figure class="case"><figcaption><strong{css}>{outcome}</strong>class {escape(truth)}, {kind}, row '
         f"{int(targets.rows[case.place])}</figcaption>\n"
@@ -181,8 +182,9 @@ def _card(method: str, targets: Targets, case: Case, factor: float) -> str:
     )
 
 
-def _said(targets: Targets, value: Answer) -> str:
+def said(name: Callable[[int], str], value: Answer) -> str:
+    """An answer as HTML, right ones green; ``name`` gives a class's name."""
     css, sign, spoken = ("right", "✓", "right") if value.right else ("wrong", "✗", "wrong")
-    name = escape(clean(targets.name(value.label)))
+    called = escape(clean(name(value.label)))
     percent = f"{100 * value.probability:.0f}%"
-    return f'<span class="{css}" title="{spoken}">{sign} {name}</span> {percent}'
+    return f'<span class="{css}" title="{spoken}">{sign} {called}</span> {percent}'

@@ -9,6 +9,9 @@ from jaxunlearn.report.measured import lookup, share
 from jaxunlearn.report.table import clean
 from jaxunlearn.robustness import CLEAN, RobustnessRecord
 
+ORIGINAL = "original"
+"""The models before unlearning."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 
 from jaxunlearn.report.measured import REFERENCE, find, interval, labels, mean, metrics
-from jaxunlearn.report.robustness.load import ORIGINAL
 from jaxunlearn.report.robustness.table import reference_note
-from jaxunlearn.report.robustness.tasks import strongest, task_of, under
+from jaxunlearn.report.robustness.tasks import ORIGINAL, strongest, task_of, under
 from jaxunlearn.report.table import clean
 from jaxunlearn.report.words import join
 from jaxunlearn.robustness import CLEAN, RobustnessRecord
