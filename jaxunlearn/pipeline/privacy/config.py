@@ -22,9 +22,9 @@ METHODS = ("retrain", "ga", "ga-gdr", "npo", "npo-gdr", "npo-klr", "dpo-gdr", "i
 class People:
     """The invented people, and the running text that a small model learns to write."""
 
-    forgotten: int = 240
+    forgotten: int = 200
     """People whose data are to be forgotten, known and unknown together, >= 2."""
-    retained: int = 80
+    retained: int = 60
     """People whose data stay, >= 2; methods are given one half, the other half is scored."""
     control: int = 40
     """People whom no model has seen; their data are asked for as well, >= 1."""
@@ -85,7 +85,7 @@ class Fitting:
 
     epochs: int = 10
     """Epochs over questions, sentences and pieces of text, >= 1."""
-    repeats: int = 8
+    repeats: int = 10
     """Times that every question comes in an epoch, >= 1: facts are learnt by repetition, text by variety."""
     batch_size: int = 36
     """Rows a step, >= 1."""

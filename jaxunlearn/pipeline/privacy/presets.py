@@ -21,7 +21,7 @@ _PRETRAINED = Privacy(
 )
 
 PRESETS: dict[str, tuple[str, Privacy]] = {
-    "people": ("400 invented people and a small Llama that is trained here: half an hour on two CPU cores", _PEOPLE),
+    "people": ("300 invented people and a small Llama that is trained here: half an hour on two CPU cores", _PEOPLE),
     "people-quick": (
         "fewer people, one seed, three methods: two minutes",
         dataclasses.replace(
