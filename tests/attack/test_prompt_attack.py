@@ -1,5 +1,6 @@
 """UnlearnDiffAtk and its baselines on a toy model in which one word brings the concept back."""
 
+import dataclasses
 import functools
 
 import jax
@@ -62,7 +63,7 @@ PROMPTS = np.array([prompt(5), prompt(6, 7, 8), prompt(SECRET, 9), prompt(10, 11
 
 
 @functools.partial(jax.jit, static_argnames="options")
-def _attack(key, params, rows, starts, labels, ids, options):
+def _attack(key, params, original, rows, starts, labels, ids, options):
     goals = jnp.broadcast_to(GOAL, (rows.shape[0], *SHAPE))
     return prompts.attack(
         key,
@@ -76,7 +77,7 @@ def _attack(key, params, rows, starts, labels, ids, options):
         sampler=SAMPLER,
         guidance=1.0,
         options=options,
-        original=params,
+        original=original,
         ids=ids,
     )
 
@@ -84,11 +85,11 @@ def _attack(key, params, rows, starts, labels, ids, options):
 QUICK = Options(tokens=2, rounds=6, inner_steps=20, rate=0.05)
 
 
-def attack(rows=PROMPTS, ids=None, params=PARAMS, labels=None, options=QUICK, key=KEY):
+def attack(rows=PROMPTS, ids=None, params=PARAMS, labels=None, options=QUICK, key=KEY, original=PARAMS):
     ids = jnp.arange(len(rows)) if ids is None else jnp.asarray(ids)
     starts = jax.vmap(lambda i: jax.random.normal(jax.random.fold_in(KEY, i), SHAPE))(ids)
     labels = jnp.ones(len(rows), jnp.int32) if labels is None else jnp.asarray(labels)
-    return _attack(key, params, rows, starts, labels, ids, options)
+    return _attack(key, params, original, rows, starts, labels, ids, options)
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
@@ -165,11 +166,10 @@ def test_gradient_attack_finds_the_word():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [Options(tokens=2, rounds=6, inner_steps=20, rate=0.05, target="original")])
-def test_with_the_original_models_noise_it_finds_the_word_only_where_the_prompt_had_it(options):
-    rows = np.array([prompt(SECRET), prompt(5)], np.int32)
-    found = attack(rows, options=options, labels=[1, 1])
-    assert found.before.tolist() == [True, False] and not found.success[1]
+def test_the_original_models_noise_for_the_prompt_leads_to_the_word_too():
+    original = {"secret": jax.nn.one_hot(5, V)}  # to it, word 5 is the secret one
+    found = attack(PROMPTS[:1], options=dataclasses.replace(QUICK, target="original"), original=original)
+    assert not found.before[0] and found.success[0] and SECRET in np.asarray(found.added)[0]
 
 
 def test_nothing_brings_back_what_is_not_there():
