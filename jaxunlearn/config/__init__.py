@@ -1,4 +1,4 @@
-"""Typed configurations; the fields of ``Methods`` and ``LanguageMethods`` are the only registries of methods."""
+"""Typed configurations; the fields of ``Methods``, ``LanguageMethods`` and ``AutoencoderMethods`` are the registries."""
 
 from jaxunlearn.config.audit import (
     AUDIT_FIELDS,
@@ -8,6 +8,7 @@ from jaxunlearn.config.audit import (
     audit_identity,
     training_identity,
 )
+from jaxunlearn.config.autoencoder_methods import AUTOENCODER_METHOD_NAMES, AutoencoderMethods
 from jaxunlearn.config.language_methods import LANGUAGE_METHOD_NAMES, PRIVUN_METHODS, LanguageMethods
 from jaxunlearn.config.methods import AUDITED, METHOD_NAMES, Methods
 from jaxunlearn.config.resolve import method_directory_name, resolve, resolve_method
@@ -16,11 +17,13 @@ from jaxunlearn.config.training import Decoder, Text, Training
 __all__ = [
     "AUDITED",
     "AUDIT_FIELDS",
+    "AUTOENCODER_METHOD_NAMES",
     "LANGUAGE_METHOD_NAMES",
     "METHOD_NAMES",
     "PRIVUN_METHODS",
     "TRAINING_FIELDS",
     "Audit",
+    "AutoencoderMethods",
     "Decoder",
     "LanguageMethods",
     "Methods",

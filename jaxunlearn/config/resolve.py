@@ -11,6 +11,7 @@ from typing import Any
 from jaxunlearn import _validate
 from jaxunlearn._validate import InputError
 from jaxunlearn.config.audit import Audit
+from jaxunlearn.config.autoencoder_methods import AutoencoderMethods
 from jaxunlearn.config.language_methods import LANGUAGE_METHOD_NAMES, LanguageMethods
 from jaxunlearn.config.methods import METHOD_NAMES, Methods
 from jaxunlearn.records import as_json
@@ -27,7 +28,7 @@ def resolve(config: Audit, name: str) -> tuple[Callable[[TaskInfo], Unlearner], 
 
 
 def resolve_method(
-    name: str, methods: Methods | LanguageMethods
+    name: str, methods: Methods | LanguageMethods | AutoencoderMethods
 ) -> tuple[Callable[[TaskInfo], Unlearner], dict[str, Any]]:
     """Finds a method by name.
 

@@ -99,14 +99,15 @@ class Originals:
 
     Attributes:
         study: Of the models that are kept: one seed where all share an original.
+        label: What progress calls them.
         store: Where they are.
         seconds: How long their training took, once ``train`` has run.
     """
 
-    def __init__(self, study: Seeds, *, shared: bool = False):
-        self.study, self.shared = study, shared
+    def __init__(self, study: Seeds, *, shared: bool = False, folder: str = "population", label: str = "train"):
+        self.study, self.shared, self.label = study, shared, label
         self.store = checkpoints.ParamsStore(
-            study.config.directory / "population", identity=study.identity, process=own_process()
+            study.config.directory / folder, identity=study.identity, process=own_process()
         )
         self.seconds = 0.0
 
@@ -114,7 +115,7 @@ class Originals:
         """Trains what is not on disk, or takes what is given."""
         study = self.study
         runner = study.engine.phase_runner(study.info.train_phase("train"), 0)
-        bar = Bar("train", study.seeds, runner.total, study.config.quiet)
+        bar = Bar(self.label, study.seeds, runner.total, study.config.quiet)
         whole(self.store, study)
         for number, rows in enumerate(study.chunks()):
             count = rows.stop - rows.start
@@ -157,6 +158,27 @@ def models_of(study: Seeds, method: Method, folder: AnyPath) -> checkpoints.Para
     """Where a method's unlearned models are."""
     identity = {"originals": study.identity, "method": method.identity}
     return checkpoints.ParamsStore(folder / "models", identity=identity, process=own_process())
+
+
+def load_population(folder: AnyPath, init: Callable[[PRNGKeyArray], Params], directory: AnyPath) -> Params:
+    """[S, ...] the parameters of all seeds that a folder of a finished run directory holds.
+
+    Raises:
+        InputError: There are none, or a chunk is damaged.
+    """
+    chunks = checkpoints.ParamsStore(folder, process=own_process())
+    numbers = chunks.chunks()
+    require(
+        len(numbers) > 0, f"Expected models in {folder}, found none; give the command that wrote {directory} again."
+    )
+    shapes = jax.eval_shape(init, jax.random.key(0))
+
+    def like(number):
+        count = len(chunks.facts(number)["runs"])
+        return jax.tree.map(lambda s: jax.ShapeDtypeStruct((count, *s.shape), s.dtype), shapes)
+
+    loaded = [chunks.load(number, like(number)) for number in numbers]
+    return jax.tree.map(lambda *parts: np.concatenate(parts), *loaded)
 
 
 def require_trained_start(name: str, method: Method) -> None:

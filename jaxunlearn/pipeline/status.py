@@ -16,6 +16,7 @@ from jaxunlearn._validate import InputError
 from jaxunlearn.config import method_directory_name
 from jaxunlearn.engine import checkpoints
 from jaxunlearn.pipeline import finished
+from jaxunlearn.pipeline import judge as judging
 from jaxunlearn.privacy import ANSWERS, PREDICTORS, PrivacyRecord
 from jaxunlearn.report.measured import REFERENCE
 from jaxunlearn.report.privacy.load import BASE, TARGET
@@ -112,10 +113,9 @@ def run(status: Status) -> Overview:
     """
     directory = status.directory
     manifest = records.read_json(directory / "manifest.json")
-    if "epsilons" in manifest.get("config", {}):
-        return _robustness(directory, manifest, status.verify)
-    if "stop_below" in manifest.get("config", {}):
-        return _privacy(directory, manifest, status.verify)
+    for mark, look in _OTHERS.items():
+        if mark in manifest.get("config", {}):
+            return look(directory, manifest, status.verify)
     try:
         table = records.read_npz(directory / "signs.npz", sealed=True)
     except InputError as error:
@@ -212,11 +212,31 @@ def _robustness(directory: AnyPath, manifest: dict[str, Any], verify: bool) -> O
             Stage(name="shadow models", done=done, failed=0, remaining=shadows - done, seconds=seconds, damage=damage)
         )
     _read(directory / "original" / FILE, _read_robustness, stages[0].damage)
+    return _of_methods(directory, manifest, stages, verify)
+
+
+def _inpainting(directory: AnyPath, manifest: dict[str, Any], verify: bool) -> Overview:
+    """The same of ``jaxunlearn robustness digits-inpainting``."""
+    training = _training(directory / "population", manifest["config"]["seeds"], verify)
+    judge = dataclasses.replace(_training(directory / judging.FOLDER, 1, verify), name=judging.FOLDER)
+    if "judge" in manifest:
+        judge = dataclasses.replace(judge, outcome=f"right on {manifest['judge']:.1%} of test images")
+    _read(directory / "targets.npz", partial(records.read_npz, sealed=True), training.damage)
+    _read(directory / "original" / FILE, _read_robustness, training.damage)
+    return _of_methods(directory, manifest, [judge, training], verify)
+
+
+def _of_methods(directory: AnyPath, manifest: dict[str, Any], stages: list[Stage], verify: bool) -> Overview:
+    """The stages of a run directory with those of its attacked methods after them."""
+    seeds = manifest["config"]["seeds"]
     asked = {method_directory_name(name): name for name in manifest.get("asked", [])}
     others = sorted(p.name for p in directory.iterdir() if (p / "method.json").exists() and p.name not in asked)
-    for folder, name in (asked | dict(zip(others, others))).items():
-        stages.append(_attacked(directory / folder, name, seeds, verify))
-    return Overview(title=f"{manifest.get('title', '')}, robustness", runs=seeds, stages=stages, workers=[])
+    attacked = [
+        _attacked(directory / folder, name, seeds, verify)
+        for folder, name in (asked | dict(zip(others, others))).items()
+    ]
+    title = f"{manifest.get('title', '')}, robustness"
+    return Overview(title=title, runs=seeds, stages=[*stages, *attacked], workers=[])
 
 
 def _read_robustness(path: AnyPath) -> RobustnessRecord:
@@ -234,8 +254,13 @@ def _attacked(folder: AnyPath, name: str, seeds: int, verify: bool) -> Stage:
         done = sum(int(part["rows"][1] - part["rows"][0]) for part in parts)
         seconds = sum(float(np.sum(part["seconds"])) for part in parts)
         return Stage(name=name, done=done, failed=0, remaining=seeds - done, seconds=seconds, damage=damage)
-    recovered = {c: record.metric("ua").mean(place) for place, c in enumerate(record.conditions)}
-    outcome = ", ".join(f"UA {c}: {100 * mean:.1f}%" for c, mean in recovered.items() if mean is not None)
+    metric = record.metrics[0] if record.task != "classification" else record.metric("ua")
+    shown = {c: metric.mean(place) for place, c in enumerate(record.conditions)}
+    outcome = ", ".join(
+        f"{metric.label} {c}: " + (f"{100 * mean:.1f}%" if metric.percent else f"{mean:.3f}")
+        for c, mean in shown.items()
+        if mean is not None
+    )
     return Stage(
         name=name,
         done=seeds,
@@ -317,6 +342,14 @@ def _recovered(record: PrivacyRecord) -> str:
     tuned = [c for c in record.conditions if c.startswith("P3")][-1:]
     shares = {c: metric.mean(record.conditions.index(c)) for c in (privacy.DIRECT, *tuned)} if metric else {}
     return "; ".join(f"{c}: {100 * mean:.1f}%" for c, mean in shares.items() if mean is not None)
+
+
+_OTHERS: dict[str, Callable[[AnyPath, dict[str, Any], bool], Overview]] = {
+    "epsilons": _robustness,
+    "hidden_side": _inpainting,
+    "stop_below": _privacy,
+}
+"""A setting that no other command has -> what looks at its directories; those of audits have none of these."""
 
 
 def _read(path: AnyPath, read: Callable[[AnyPath], T], damage: list[str]) -> T | None:

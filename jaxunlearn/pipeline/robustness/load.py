@@ -1,15 +1,11 @@
 """The models of a finished run directory, for whoever wants to check its numbers or to attack them otherwise."""
 
-import jax
-import numpy as np
-
 from jaxunlearn import records
 from jaxunlearn._paths import AnyPath, as_path
 from jaxunlearn._validate import require
 from jaxunlearn.config import method_directory_name
-from jaxunlearn.engine import checkpoints
 from jaxunlearn.models.base import normalised
-from jaxunlearn.pipeline.population import own_process
+from jaxunlearn.pipeline.seeds import load_population
 from jaxunlearn.pipeline.task import make_model
 from jaxunlearn.types import Model, Params
 
@@ -36,16 +32,4 @@ def load_models(directory: AnyPath | str, method: str | None = None) -> tuple[Mo
     plain = make_model(config["model"], shape, classes, precision=config["precision"], width=config.get("width"))
     model = normalised(plain, targets["mean"].tolist(), targets["std"].tolist())
     folder = directory / ("population" if method is None else f"{method_directory_name(method)}/models")
-    chunks = checkpoints.ParamsStore(folder, process=own_process())
-    numbers = chunks.chunks()
-    require(
-        len(numbers) > 0, f"Expected models in {folder}, found none; give the command that wrote {directory} again."
-    )
-    shapes = jax.eval_shape(model.init, jax.random.key(0))
-
-    def like(number):
-        count = len(chunks.facts(number)["runs"])
-        return jax.tree.map(lambda s: jax.ShapeDtypeStruct((count, *s.shape), s.dtype), shapes)
-
-    loaded = [chunks.load(number, like(number)) for number in numbers]
-    return model, jax.tree.map(lambda *parts: np.concatenate(parts), *loaded)
+    return model, load_population(folder, model.init, directory)
