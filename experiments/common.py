@@ -12,6 +12,7 @@ from typing import Any
 
 from jaxunlearn.cli import use_all_cores
 from jaxunlearn.config import Audit, Methods, Training
+from jaxunlearn.pipeline.inpainting.config import Inpainting
 from jaxunlearn.pipeline.privacy.config import Privacy
 from jaxunlearn.pipeline.robustness.config import Robustness, Shadows
 from jaxunlearn.pipeline.robustness.presets import PRESETS
@@ -190,12 +191,17 @@ def small_robustness(
     )
 
 
-def robustness_rows(name: str, label: str, config: Robustness) -> list[Row]:
+def robustness_rows(name: str, label: str, config: Robustness | Inpainting) -> list[Row]:
     """Runs or resumes one study of robustness; a row for the original models and one for each method."""
-    from jaxunlearn.pipeline.robustness import run as pipeline
+    from jaxunlearn.pipeline.inpainting import run as inpainting
+    from jaxunlearn.pipeline.robustness import run as classification
     from jaxunlearn.robustness import FILE, RobustnessRecord
 
-    directory = pipeline.run(dataclasses.replace(config, out=runs_folder() / name / label))
+    out = runs_folder() / name / label
+    if isinstance(config, Inpainting):
+        directory = inpainting.run(dataclasses.replace(config, out=out))
+    else:
+        directory = classification.run(dataclasses.replace(config, out=out))
     rows = []
     for method in ("original", *config.methods):
         record = RobustnessRecord.from_json(read_json(directory / method / FILE))
@@ -225,22 +231,24 @@ def _measured(label: str, record: Any) -> Row:
             if metric.values[number]:
                 scale = 100 if metric.percent else 1
                 deviation = metric.sd(number)
+                digits = 2 if metric.percent else 4
                 found[f"{metric.name} {condition}"] = {
-                    "mean": round(scale * (metric.mean(number) or 0.0), 2),
-                    "sd": None if deviation is None else round(scale * deviation, 2),
+                    "mean": round(scale * (metric.mean(number) or 0.0), digits),
+                    "sd": None if deviation is None else round(scale * deviation, digits),
                     "n": metric.count,
                 }
     return found | {"seconds": record.seconds, "notes": record.notes}
 
 
-def _cell(key: str) -> Callable[[Row], Any]:
+def _cell(key: str, digits: int = 1) -> Callable[[Row], Any]:
     """Mean and sd of a metric under a condition."""
 
     def show(one: Row) -> str | None:
         found = one.get(key)
         if found is None:
             return None
-        return f"{found['mean']:.1f}" if found["sd"] is None else f"{found['mean']:.1f} ± {found['sd']:.1f}"
+        mean = f"{found['mean']:.{digits}f}"
+        return mean if found["sd"] is None else f"{mean} ± {found['sd']:.{digits}f}"
 
     return show
 
@@ -266,6 +274,32 @@ def robustness_main(file: str, small: Mapping[str, Robustness], paper: Mapping[s
     _command(
         file, small, paper, lambda label, config: robustness_rows(name, label, config), columns, "percent, mean and sd"
     )
+
+
+def inpainting_main(file: str, small: Mapping[str, Inpainting]) -> None:
+    """The command of an experiment on images that are filled in, with the options of ``main``."""
+    name = Path(file).parent.name
+    conditions = list(dict.fromkeys(condition for config in small.values() for condition in config.conditions))
+    columns: dict[str, Callable[[Row], Any]] = {"method": lambda r: r["method"], "attack": lambda r: r["condition"]}
+    for group, ending in (("forgotten", ""), ("unseen", "_control"), ("retained", "_retain")):
+        columns |= {f"L1, {group}": _cell(f"l1{ending}", 3), f"judged right, {group}": _cell(f"judged{ending}")}
+        if ending != "_control":
+            columns |= {f"FID, {group}": _cell(f"fid{ending}"), f"IS, {group}": _cell(f"is{ending}", 2)}
+
+    def by_condition(one: Row) -> list[Row]:
+        """A row a condition, of what was measured under it."""
+        found = [
+            {key.removesuffix(f" {condition}"): value for key, value in one.items() if key.endswith(f" {condition}")}
+            for condition in conditions
+        ]
+        told = {key: one[key] for key in ("setting", "method", "forgotten", "seeds", "seconds", "notes")}
+        return [told | {"condition": condition} | part for condition, part in zip(conditions, found) if part]
+
+    def rows_of(label: str, config: Inpainting) -> list[Row]:
+        return [part for one in robustness_rows(name, label, config) for part in by_condition(one)]
+
+    unit = "L1: a share of the range of pixels; judged right: percent; mean and sd over seeds"
+    _command(file, small, {}, rows_of, columns, unit)
 
 
 def privacy_main(file: str, small: Mapping[str, Privacy], paper: Mapping[str, Privacy]) -> None:

@@ -35,8 +35,8 @@ def pictures(study: Study, filled: np.ndarray) -> np.ndarray:
     probes, masked = study.images.probes, study.masked
     visible = masked.visible(probes)
     flat = filled.reshape(-1, *filled.shape[-3:])
-    made = [np.asarray(masked.image(visible, np.clip(one, 0.0, 1.0))) for one in flat]
-    return np.stack(made).reshape(*filled.shape[:-2], *probes.shape[1:]) if made else np.zeros((0, *probes.shape))
+    made = [masked.image(visible, np.clip(one, 0.0, 1.0)) for one in flat]
+    return np.stack(made).reshape(*filled.shape[:-2], *probes.shape[1:])
 
 
 def look(study: Study, filled: np.ndarray) -> Looked:

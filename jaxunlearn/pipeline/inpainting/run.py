@@ -126,7 +126,7 @@ def _fill(study: Study, originals: Originals, measurements: Measurements) -> np.
 
 def _whole(filled: np.ndarray) -> np.ndarray:
     """[S] whether everything that a seed's model fills in is finite."""
-    return np.isfinite(filled).reshape(len(filled), -1).all(axis=1)
+    return np.all(np.isfinite(filled).reshape(len(filled), -1), axis=1)
 
 
 def _save_targets(study: Study, filled: np.ndarray, clean: Looked, real: Arrays) -> None:
@@ -196,8 +196,8 @@ def _save_attacked(study: Study, folder: AnyPath, arrays: Arrays, looked: Looked
     shape, saved = images.probes.shape, config.images_saved
     none = np.zeros((saved, 0, len(images.probes), 0, 0), np.float32)
     visible = arrays.get("inputs", none)
-    hidden = np.asarray(masked.hidden(images.probes))
-    flat = [np.asarray(masked.image(one, hidden)) for one in visible.reshape(-1, *visible.shape[2:])]
+    hidden = masked.hidden(images.probes)
+    flat = [masked.image(one, hidden) for one in visible.reshape(-1, *visible.shape[2:])]
     inputs = np.stack(flat) if flat else np.zeros((0, *shape), np.float32)
     with store.disk_errors(folder):
         records.write_npz(

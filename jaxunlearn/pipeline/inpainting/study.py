@@ -18,7 +18,7 @@ from jaxunlearn.engine import plan as planning
 from jaxunlearn.engine.population import Engine
 from jaxunlearn.engine.train import Examples, Sizes
 from jaxunlearn.models import mae
-from jaxunlearn.patches import Autoencoder, Mask, centre, inverse, patchify, unpatchify
+from jaxunlearn.patches import Autoencoder, Mask, centre, patchify, unpatchify
 from jaxunlearn.pipeline.inpainting.config import Inpainting, original_identity
 from jaxunlearn.pipeline.judge import Judge
 from jaxunlearn.pipeline.seeds import ORDER, Seeds
@@ -133,8 +133,8 @@ class Masked:
 
     def image(self, visible: Any, hidden: Any) -> Any:
         """[b, n, n, c] of visible patches [b, V, q] and hidden ones [b, H, q], each in the mask's order."""
-        back = inverse(self.mask.of(1))[0]
-        return unpatchify(jnp.concatenate([visible, hidden], axis=1)[:, back], self.model.patch)
+        join: Any = np.concatenate if isinstance(visible, np.ndarray) else jnp.concatenate  # on the host no compiling
+        return unpatchify(join([visible, hidden], axis=1)[:, np.argsort(self.mask.order)], self.model.patch)
 
     def fill(self, params: Params, visible: Any) -> Any:
         """[b, H, q] the hidden patches as predicted, not clipped."""
