@@ -32,7 +32,7 @@ _BANDS = tuple(
         ("judged_retain", "clean", 0.9, 1.0),
     )
 )
-"""What these settings are for: forgetting that shows, half of which an unbounded attack takes back, and the rest as it was."""
+"""What these settings are for: forgetting that shows, half of it undone by an unbounded attack, and the rest as it was."""
 
 PRESETS: dict[str, tuple[str, Inpainting]] = {
     "digits-inpainting": (
