@@ -26,6 +26,8 @@ from jaxunlearn.robustness import RobustnessRecord
 from jaxunlearn.unlearn.base import SGD
 from jaxunlearn.unlearn.inpainting import I2I, Pretraining, SalUnInpainting, VisionAdamW
 
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+
 TINY = dataclasses.replace(
     ARCHITECTURES["digits"],
     width=8,
@@ -65,7 +67,7 @@ def arrays_of(directory, method="i2i"):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def finished(tmp_path_factory, quickly_compiled):
     directory = as_path(tmp_path_factory.mktemp("inpainting") / "run")
     return run.run(dataclasses.replace(SMALL, out=directory), devices=jax.devices()[:2])
 
