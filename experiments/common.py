@@ -12,6 +12,7 @@ from typing import Any
 
 from jaxunlearn.cli import use_all_cores
 from jaxunlearn.config import Audit, Methods, Training
+from jaxunlearn.pipeline.diffusion.config import TextToImageRobustness
 from jaxunlearn.pipeline.inpainting.config import Inpainting
 from jaxunlearn.pipeline.privacy.config import Privacy
 from jaxunlearn.pipeline.robustness.config import Robustness, Shadows
@@ -191,17 +192,12 @@ def small_robustness(
     )
 
 
-def robustness_rows(name: str, label: str, config: Robustness | Inpainting) -> list[Row]:
+def robustness_rows(name: str, label: str, config: Robustness | Inpainting | TextToImageRobustness) -> list[Row]:
     """Runs or resumes one study of robustness; a row for the original models and one for each method."""
-    from jaxunlearn.pipeline.inpainting import run as inpainting
-    from jaxunlearn.pipeline.robustness import run as classification
+    from jaxunlearn.pipeline import attacked
     from jaxunlearn.robustness import FILE, RobustnessRecord
 
-    out = runs_folder() / name / label
-    if isinstance(config, Inpainting):
-        directory = inpainting.run(dataclasses.replace(config, out=out))
-    else:
-        directory = classification.run(dataclasses.replace(config, out=out))
+    directory = attacked.run(dataclasses.replace(config, out=runs_folder() / name / label))
     rows = []
     for method in ("original", *config.methods):
         record = RobustnessRecord.from_json(read_json(directory / method / FILE))
@@ -300,6 +296,19 @@ def inpainting_main(file: str, small: Mapping[str, Inpainting]) -> None:
 
     unit = "L1: a share of the range of pixels; judged right: percent; mean and sd over seeds"
     _command(file, small, {}, rows_of, columns, unit)
+
+
+def diffusion_main(file: str, small: Mapping[str, TextToImageRobustness]) -> None:
+    """The command of an experiment on prompts, with the options of ``main``."""
+    name = Path(file).parent.name
+    conditions = list(dict.fromkeys(c for config in small.values() for c in config.conditions))
+    columns: dict[str, Callable[[Row], Any]] = {"setting": lambda r: r["setting"], "method": lambda r: r["method"]}
+    columns |= {"retained": _cell("retained clean"), "FID retain": _cell("fid_retain clean")}
+    columns |= {f"ASR, {condition}": _cell(f"asr {condition}") for condition in conditions}
+    columns |= {f"steps, {condition}": _cell(f"steps {condition}") for condition in conditions[1:]}
+    _command(
+        file, small, {}, lambda label, config: robustness_rows(name, label, config), columns, "percent, mean and sd"
+    )
 
 
 def privacy_main(file: str, small: Mapping[str, Privacy], paper: Mapping[str, Privacy]) -> None:

@@ -118,18 +118,14 @@ def audit(arguments: Sequence[str]) -> None:
 
 def robustness(arguments: Sequence[str]) -> None:
     """``jaxunlearn robustness``."""
-    from jaxunlearn.pipeline.inpainting import presets as inpainting
-    from jaxunlearn.pipeline.inpainting import run as inpaint
-    from jaxunlearn.pipeline.robustness import presets as classification
-    from jaxunlearn.pipeline.robustness import run as classify
+    from jaxunlearn.pipeline import attacked
 
-    tasks = [(classification.PRESETS, classify.run), (inpainting.PRESETS, inpaint.run)]
-    presets: dict[str, tuple[str, Any]] = {name: preset for task, _ in tasks for name, preset in task.items()}
-    run_of = {type(config): run for task, run in tasks for _, config in task.values()}
+    presets = dict(attacked.PRESETS)
     chosen = _parse(tyro.extras.overridable_config_cli, presets, prog="jaxunlearn robustness", args=arguments)
-    use_all_cores()
+    if not attacked.is_large(chosen):
+        use_all_cores()
     keep_programs()
-    _show_report([run_of[type(chosen)](chosen)])
+    _show_report([attacked.run(chosen)])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,6 @@
-"""Typed configurations; the fields of ``Methods``, ``LanguageMethods`` and ``AutoencoderMethods`` are the registries."""
+"""Typed configurations; the fields of ``Methods``, ``LanguageMethods``, ``AutoencoderMethods`` and ``DiffusionMethods`` are
+the registries of methods.
+"""
 
 from jaxunlearn.config.audit import (
     AUDIT_FIELDS,
@@ -9,6 +11,7 @@ from jaxunlearn.config.audit import (
     training_identity,
 )
 from jaxunlearn.config.autoencoder_methods import AUTOENCODER_METHOD_NAMES, AutoencoderMethods
+from jaxunlearn.config.diffusion_methods import RUB_PROMPTED, DiffusionMethods, diffusion_methods
 from jaxunlearn.config.language_methods import LANGUAGE_METHOD_NAMES, PRIVUN_METHODS, LanguageMethods
 from jaxunlearn.config.methods import AUDITED, METHOD_NAMES, Methods
 from jaxunlearn.config.resolve import method_directory_name, resolve, resolve_method
@@ -21,16 +24,19 @@ __all__ = [
     "LANGUAGE_METHOD_NAMES",
     "METHOD_NAMES",
     "PRIVUN_METHODS",
+    "RUB_PROMPTED",
     "TRAINING_FIELDS",
     "Audit",
     "AutoencoderMethods",
     "Decoder",
+    "DiffusionMethods",
     "LanguageMethods",
     "Methods",
     "Text",
     "Training",
     "attack_terms",
     "audit_identity",
+    "diffusion_methods",
     "method_directory_name",
     "resolve",
     "resolve_method",

@@ -12,6 +12,7 @@ from jaxunlearn import _validate
 from jaxunlearn._validate import InputError
 from jaxunlearn.config.audit import Audit
 from jaxunlearn.config.autoencoder_methods import AutoencoderMethods
+from jaxunlearn.config.diffusion_methods import DiffusionMethods
 from jaxunlearn.config.language_methods import LANGUAGE_METHOD_NAMES, LanguageMethods
 from jaxunlearn.config.methods import METHOD_NAMES, Methods
 from jaxunlearn.records import as_json
@@ -28,7 +29,7 @@ def resolve(config: Audit, name: str) -> tuple[Callable[[TaskInfo], Unlearner], 
 
 
 def resolve_method(
-    name: str, methods: Methods | LanguageMethods | AutoencoderMethods
+    name: str, methods: Methods | LanguageMethods | AutoencoderMethods | DiffusionMethods
 ) -> tuple[Callable[[TaskInfo], Unlearner], dict[str, Any]]:
     """Finds a method by name.
 

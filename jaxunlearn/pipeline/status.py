@@ -200,10 +200,15 @@ def _method(folder: AnyPath, name: str, runs: int, verify: bool, sequential: boo
 def _robustness(directory: AnyPath, manifest: dict[str, Any], verify: bool) -> Overview:
     """The same of ``jaxunlearn robustness``, whose runs are seeds."""
     config = manifest["config"]
-    seeds, shadows = config["seeds"], config["shadows"]["models"]
-    stages = [_training(directory / "population", 1 if config["shared_original"] else seeds, verify)]
+    seeds, shadows = config["seeds"], config.get("shadows", {"models": 0})["models"]
+    if "training" in config:
+        stages = [_training(directory / "population", 1 if config.get("shared_original") else seeds, verify)]
+    else:  # published models are given
+        done = int((directory / "original" / FILE).exists())
+        stages = [Stage(name="original", done=done, failed=0, remaining=1 - done)]
     sealed = partial(records.read_npz, sealed=True)
-    _read(directory / "targets.npz", sealed, stages[0].damage)
+    for name in ("targets.npz", "fixed.npz"):
+        _read(directory / name, sealed, stages[0].damage)
     if shadows:
         damage: list[str] = []
         found = _read(directory / "shadows.npz", sealed, damage)
@@ -345,8 +350,9 @@ def _recovered(record: PrivacyRecord) -> str:
 
 
 _OTHERS: dict[str, Callable[[AnyPath, dict[str, Any], bool], Overview]] = {
-    "epsilons": _robustness,
     "hidden_side": _inpainting,
+    "epsilons": _robustness,
+    "guidance": _robustness,
     "stop_below": _privacy,
 }
 """A setting that no other command has -> what looks at its directories; those of audits have none of these."""

@@ -52,8 +52,8 @@ SETTINGS: Mapping[str, Settings] = MappingProxyType(
         ),
         "digits": MappingProxyType(
             {
-                "esd-x": ESD(steps=100, rate=1e-4, **_SMALL),
-                "esd-u": ESD(steps=100, rate=1e-4, subset="noxattn", **_SMALL),
+                "esd-x": ESD(steps=130, rate=1e-4, **_SMALL),
+                "esd-u": ESD(steps=40, rate=1e-4, subset="noxattn", **_SMALL),
                 "salun": SalUnDiffusion(steps=25, rate=1e-4, batch_size=64),
                 "erasediff": EraseDiff(steps=25, rate=1e-4, batch_size=64, weight=1.0),
                 "fmn": ForgetMeNot(steps=35, rate=1e-4, batch_size=64, subset="xattn"),
