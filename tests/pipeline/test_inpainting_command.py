@@ -48,7 +48,7 @@ SMALL = Inpainting(
     attack=Options(steps=3, relative_step=0.5, batch_size=16),
     unbounded_step=0.1,
     attacked=12,
-    judge=JudgeOptions(model="mlp", features=8, training=Training(epochs=2, batch_size=128, descent=SGD(peak=0.3))),
+    judge=JudgeOptions(model="mlp", features=16, training=Training(epochs=10, batch_size=64, descent=SGD(peak=0.1))),
     training=Pretraining(steps=6, batch_size=64),
     method=AutoencoderMethods(
         i2i=I2I(steps=3, batch_size=32, descent=VisionAdamW(peak=1e-2)),

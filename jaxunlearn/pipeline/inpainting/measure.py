@@ -48,8 +48,8 @@ def look(study: Study, filled: np.ndarray) -> Looked:
 
 _GROUPS = {
     FORGOTTEN: ("", "of forgotten images"),
-    UNSEEN: ("_control", "of unseen test images of the forgotten classes, attacked in the same way"),
-    RETAINED: ("_retain", "of images of the retain set, attacked in the same way"),
+    UNSEEN: ("_control", "of unseen test images of the forgotten classes (attacked in the same way)"),
+    RETAINED: ("_retain", "of images of the retain set (attacked in the same way)"),
 }
 
 
