@@ -1,7 +1,7 @@
 """The seven methods for text-to-image models by name, with the settings of the public code and those of small digits.
 
-"objects" and "nudity" are for Stable Diffusion 1.4, as the code behind the published checkpoints has them. Of "digits", those of
-ESD stop where a digit is forgotten and the others are kept; the others are the same in kind and have not been tuned.
+"objects" and "nudity" are for Stable Diffusion 1.4, as the code behind the published checkpoints has them. Of "digits", ESD's
+stop where a digit is forgotten and the others are kept; those of the others are the same in kind and have not been tuned.
 """
 
 from collections.abc import Mapping
