@@ -1,7 +1,7 @@
 """The seven methods for text-to-image models by name, with the settings of the public code and those of small digits.
 
 "objects" and "nudity" are for Stable Diffusion 1.4, as the code behind the published checkpoints has them. Of "digits", ESD's
-stop where a digit is forgotten and the others are kept; those of the others are the same in kind and have not been tuned.
+and FMN's stop where a digit is forgotten and the others are kept; the others are the same in kind and have not been tuned.
 """
 
 from collections.abc import Mapping
@@ -56,7 +56,7 @@ SETTINGS: Mapping[str, Settings] = MappingProxyType(
                 "esd-u": ESD(steps=40, rate=1e-4, subset="noxattn", **_SMALL),
                 "salun": SalUnDiffusion(steps=25, rate=1e-4, batch_size=64),
                 "erasediff": EraseDiff(steps=25, rate=1e-4, batch_size=64, weight=1.0),
-                "fmn": ForgetMeNot(steps=35, rate=1e-4, batch_size=64, subset="xattn"),
+                "fmn": ForgetMeNot(steps=110, rate=1e-3, batch_size=64, subset="xattn"),
                 "scissorhands": ScissorHands(steps=50, rate=1e-4, batch_size=64, share=0.01),
                 "spm": SPM(steps=100, rate=1e-3, warmup=10, cycles=1, anchor_weight=1.0, **_SMALL),
                 "advunlearn": AdvUnlearn(steps=60, rate=1e-4, warmup=20, attack_steps=5, attack_rate=0.05, **_SMALL),
