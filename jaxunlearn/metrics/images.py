@@ -147,4 +147,4 @@ def l1(a: Float[np.ndarray, "n ..."], b: Float[np.ndarray, "n ..."]) -> Float[np
     """
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     require(a.shape == b.shape and a.ndim >= 2, f"Expected images of one shape [n, ...], got {a.shape} and {b.shape}.")
-    return np.abs(a - b).reshape(len(a), -1).mean(axis=1)
+    return np.abs(a - b).mean(axis=tuple(range(1, a.ndim)))

@@ -197,13 +197,12 @@ def _save_attacked(study: Study, folder: AnyPath, arrays: Arrays, looked: Looked
     none = np.zeros((saved, 0, len(images.probes), 0, 0), np.float32)
     visible = arrays.get("inputs", none)
     hidden = masked.hidden(images.probes)
-    flat = [masked.image(one, hidden) for one in visible.reshape(-1, *visible.shape[2:])]
-    inputs = np.stack(flat) if flat else np.zeros((0, *shape), np.float32)
+    inputs = [masked.image(attacked, hidden) for seed in visible for attacked in seed]
     with store.disk_errors(folder):
         records.write_npz(
             folder / "attacked.npz",
             conditions=np.array(config.conditions),
-            inputs=inputs.reshape(*visible.shape[:2], *shape),
+            inputs=np.array(inputs, np.float32).reshape(*visible.shape[:2], *shape),
             outputs=looked.outputs[:saved],
             filled=arrays["filled"],
             judged=looked.logits,
