@@ -17,7 +17,7 @@ _DIGITS = TextToImageRobustness(judge=_JUDGE, method=diffusion_methods("digits")
 
 PRESETS: dict[str, tuple[str, TextToImageRobustness | PublishedRobustness]] = {
     "digits-diffusion": (
-        "a text-to-image model of handwritten digits, embedded; 0 is forgotten: minutes on two CPU cores",
+        "a text-to-image model of handwritten digits, embedded; 0 is forgotten; for CPUs",
         _DIGITS,
     ),
     "digits-diffusion-quick": (

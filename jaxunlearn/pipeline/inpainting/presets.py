@@ -36,11 +36,11 @@ _BANDS = tuple(
 
 PRESETS: dict[str, tuple[str, Inpainting]] = {
     "digits-inpainting": (
-        "digits with their middle hidden, filled in by a masked autoencoder; 0 to 4 are forgotten: minutes on two CPU cores",
+        "digits with their middle hidden, filled in by a masked autoencoder; 0 to 4 are forgotten; for CPUs",
         _DIGITS,
     ),
     "digits-inpainting-quick": (
-        "the same with few steps and one seed, to see that all works: two minutes, and numbers that mean little",
+        "the same with few steps and one seed, to see that all works; its numbers mean little",
         dataclasses.replace(
             _DIGITS,
             seeds=1,
