@@ -41,7 +41,7 @@ class Mask(NamedTuple):
         return found
 
 
-def centre(grid: int, sixteenths: int = 8) -> Mask:
+def centre(grid: int, sixteenths: float = 8) -> Mask:
     """Hides a square in the middle.
 
     Args:

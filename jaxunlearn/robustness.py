@@ -181,10 +181,10 @@ class RobustnessRecord:
             metric = self.metric(band.metric)
             mean = metric.mean(self.conditions.index(band.condition))
             if mean is not None and not band.low <= mean <= band.high:
-                scale = 100 if metric.percent else 1
+                scale, fine, coarse = (100, 1, 0) if metric.percent else (1, metric.digits, metric.digits)
                 found.append(
-                    f"{self.method}: {metric.label} {band.condition} is {scale * mean:.1f}, expected between "
-                    f"{scale * band.low:.0f} and {scale * band.high:.0f} with this preset."
+                    f"{self.method}: {metric.label} {band.condition} is {scale * mean:.{fine}f}, expected between "
+                    f"{scale * band.low:.{coarse}f} and {scale * band.high:.{coarse}f} with this preset."
                 )
         return found
 

@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import numpy as np
@@ -63,6 +64,10 @@ def test_means_outside_their_bands_are_said():
     assert record(metrics, bands=bands(0.9, 1, "64/255")).surprises() == []  # not attacked that hard
     assert record(metrics, bands=bands(0.9, 1.0)).surprises() == [
         "rl: UA 8/255 is 60.0, expected between 90 and 100 with this preset."
+    ]
+    distances = [dataclasses.replace(metrics[0], percent=False)]
+    assert record(distances, bands=bands(0.75, 1.0)).surprises() == [
+        "rl: UA 8/255 is 0.60, expected between 0.75 and 1.00 with this preset."
     ]
 
 

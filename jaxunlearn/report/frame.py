@@ -115,14 +115,13 @@ def guide(entries: Iterable[tuple[str, str]]) -> str:
 
 
 def method_header(name: str, record: Measured, metric: str, condition: str, label: str) -> str:
-    """The heading of a method's section, with its main figure beside."""
-    found = measured.lookup(record, metric, condition)
-    unit = "%" if found is None or found[0].percent else ""
-    value = " ± ".join(filter(None, measured.cell(record, metric, condition, 1)))
-    return (
-        f'<header><h3 id="{name}">{escape(clean(record.method))}</h3><span class="value">'
-        f'<span class="small">{escape(label)}</span> {escape(value)}{unit}</span></header>'
-    )
+    """The heading of a method's section, with its main figure beside, where it has one."""
+    found, beside = measured.lookup(record, metric, condition), ""
+    if found is not None and found[0].mean(found[1]) is not None:
+        value = " ± ".join(filter(None, measured.cell(record, metric, condition, 1)))
+        shown = escape(value) + ("%" if found[0].percent else "")
+        beside = f'<span class="value"><span class="small">{escape(label)}</span> {shown}</span>'
+    return f'<header><h3 id="{name}">{escape(clean(record.method))}</h3>{beside}</header>'
 
 
 def warnings(remarks: Iterable[str]) -> list[str]:

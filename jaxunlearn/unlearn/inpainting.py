@@ -1,26 +1,28 @@
 """Unlearning of masked autoencoders: I2I (Li et al., 2024, arXiv:2402.00351) and SalUn (Fan et al., 2024) for images.
 
-Every step draws a mask for each image, of a fixed number of hidden patches. The model that a method starts from is its frozen
+Every step draws a mask for each image, of a fixed number of hidden patches, or hides the same square of all. The model that a method starts from is its frozen
 teacher, carried in the phase's state. A step's batch mixes what is kept and what is forgotten, and a forget example is set
 against noise alone, a retain example against itself alone: one pass of the teacher over the mixed inputs serves both.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxunlearn import _validate
-from jaxunlearn.patches import Autoencoder, Mask, hidden_error, patchify, random_orders
+from jaxunlearn.patches import Autoencoder, Mask, centre, hidden_error, patchify, random_orders
 from jaxunlearn.types import Batch, Params, Phase, TaskInfo, Unlearner
 from jaxunlearn.unlearn.base import SGD, AdamW, TrainState, descend, steps_per_epoch
 from jaxunlearn.unlearn.relabel import Salient, masked, saliency_phase
 
 Noise = Literal["normal", "uniform", "constant"]
+_Place = Literal["random", "centre"]
 
 _READING = (
     "SalUn has no rule for images that are filled in, and RUB gives none beside the learning rate: here the mask is of the "
@@ -86,12 +88,24 @@ def masked_loss(model: Autoencoder, mask: Mask) -> Callable[[Params, Batch], Flo
     return loss
 
 
-def random_loss(model: Autoencoder, visible: int) -> Callable[[Params, PRNGKeyArray, Batch], Float[Array, ""]]:
-    """``(params, key, batch) -> scalar``: the same under a random mask for each image."""
+class Masks(NamedTuple):
+    """How a step masks a batch.
+
+    Attributes:
+        visible: Patches of an image that are seen.
+        orders: ``(key, b) -> orders [b, N]``: the patches of each image, visible ones first.
+    """
+
+    visible: int
+    orders: Callable[[PRNGKeyArray, int], Int[Array, "b N"]]
+
+
+def drawn_loss(model: Autoencoder, masks: Masks) -> Callable[[Params, PRNGKeyArray, Batch], Float[Array, ""]]:
+    """``(params, key, batch) -> scalar``: mean squared error of what the step's masks hide."""
 
     def loss(params: Params, key: PRNGKeyArray, batch: Batch) -> Float[Array, ""]:
-        order = random_orders(key, batch.x.shape[0], model.patches)
-        return weighted_mean(model.losses(params, batch.x, order, visible), batch.weight)
+        order = masks.orders(key, batch.x.shape[0])
+        return weighted_mean(model.losses(params, batch.x, order, masks.visible), batch.weight)
 
     return loss
 
@@ -118,32 +132,45 @@ def noise_like(key: PRNGKeyArray, batch: Batch, kind: Noise) -> Float[Array, "b 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Masking:
-    """Steps under random masks."""
+    """Steps under masks."""
 
     steps: int = 600
     """Steps, >= 1; batches are of both sets, shuffled, for as many epochs as that takes."""
     batch_size: int = 128
     """Examples a step, >= 1."""
     hidden: float = 0.75
-    """Share of the patches that a mask hides, in (0, 1), rounded to whole patches."""
+    """Share of the patches that a mask hides, in (0, 1), rounded to whole patches, or to a whole square's side."""
+    place: _Place = "random"
+    """random: other patches of every image at every step, as published. centre: always the square in the middle, so that
+    nothing is learned but what it hides."""
 
     def __post_init__(self):
         _validate.at_least(1, steps=self.steps, batch_size=self.batch_size)
         _validate.open_unit(hidden=self.hidden)
+        _validate.one_of("place", self.place, get_args(_Place))
 
-    def visible(self, model: Autoencoder) -> int:
-        """Patches that are seen.
+    def masks(self, model: Autoencoder) -> Masks:
+        """The masks of a step.
 
         Raises:
             InputError: The share hides no patch, or all.
         """
+        if self.place == "centre":
+            share = math.sqrt(self.hidden)
+            _validate.require(
+                0 < round(share * model.grid) < model.grid,
+                f"Expected hidden={self.hidden} to be a square of {model.grid} x {model.grid} patches that hides some and "
+                "leaves some; take a share nearer to a quarter.",
+            )
+            fixed = centre(model.grid, 16 * share)
+            return Masks(fixed.visible, lambda key, count: fixed.of(count))
         hidden = round(self.hidden * model.patches)
         _validate.require(
             0 < hidden < model.patches,
             f"Expected hidden={self.hidden} of {model.patches} patches to hide some and leave some; take a share nearer to "
             "a half.",
         )
-        return model.patches - hidden
+        return Masks(model.patches - hidden, lambda key, count: random_orders(key, count, model.patches))
 
     def masking(self, source: str, size: int, init, update, finalize) -> Phase:
         """A phase of so many steps over ``source``, which has ``size`` examples."""
@@ -154,7 +181,7 @@ class _Masking:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pretraining(_Masking):
-    """How a masked autoencoder is trained: random masks, new at every step."""
+    """How a masked autoencoder is trained."""
 
     steps: int = 2000
     """Steps, >= 1."""
@@ -162,7 +189,7 @@ class Pretraining(_Masking):
 
     def phase(self, model: Autoencoder, source: str, size: int) -> Phase:
         """The base training over ``source`` ("train" or "retain"), which has ``size`` examples."""
-        optimizer, loss = self.descent.optimizer(self.steps), random_loss(model, self.visible(model))
+        optimizer, loss = self.descent.optimizer(self.steps), drawn_loss(model, self.masks(model))
 
         def update(key, state, batch, step):
             return descend(loss, optimizer, state, key, batch.retain)
@@ -220,14 +247,14 @@ class I2I(_Masking):
             InputError: The task has no masked autoencoder, or ``hidden`` does not fit its patches.
         """
         model = network(task)
-        visible, optimizer = self.visible(model), self.descent.optimizer(self.steps)
+        masks, optimizer = self.masks(model), self.descent.optimizer(self.steps)
 
         def loss(encoder: Params, teacher: Params, key: PRNGKeyArray, batch: Batch) -> Float[Array, ""]:
             order_key, noise_key = jax.random.split(key)
-            order = random_orders(order_key, batch.x.shape[0], model.patches)
+            order = masks.orders(order_key, batch.x.shape[0])
             shown = _swapped(batch, noise_like(noise_key, batch, self.noise))
-            aims = model.encode({"encoder": teacher}, shown, order, visible)
-            latents = model.encode({"encoder": encoder}, batch.x, order, visible)
+            aims = model.encode({"encoder": teacher}, shown, order, masks.visible)
+            latents = model.encode({"encoder": encoder}, batch.x, order, masks.visible)
             distance = jnp.mean(jnp.square(latents - jax.lax.stop_gradient(aims)), axis=(1, 2))
             factor = 2.0 * jnp.where(_forgotten(batch), self.forget_alpha, self.retain_alpha)  # 1 +- 1, as published
             return weighted_mean(factor * distance, batch.weight)
@@ -268,17 +295,16 @@ class SalUnInpainting(_Masking):
             InputError: The task has no masked autoencoder, or ``hidden`` does not fit its patches.
         """
         model = network(task)
-        visible = self.visible(model)
-        saliency = saliency_phase(task, self.density, random_loss(model, visible))
-        return Unlearner((saliency, self.descending(task, model, visible)), notes=(_READING,))
+        saliency = saliency_phase(task, self.density, drawn_loss(model, self.masks(model)))
+        return Unlearner((saliency, self.descending(task, model)), notes=(_READING,))
 
-    def descending(self, task: TaskInfo, model: Autoencoder, visible: int) -> Phase:
+    def descending(self, task: TaskInfo, model: Autoencoder) -> Phase:
         """The descent; from ``Salient`` parameters it moves the marked entries only."""
-        optimizer = self.descent.optimizer(self.steps)
+        masks, optimizer = self.masks(model), self.descent.optimizer(self.steps)
 
         def loss(params: Params, teacher: Params, key: PRNGKeyArray, batch: Batch) -> Float[Array, ""]:
             order_key, noise_key = jax.random.split(key)
-            order = random_orders(order_key, batch.x.shape[0], model.patches)
+            order, visible = masks.orders(order_key, batch.x.shape[0]), masks.visible
             forgotten = _forgotten(batch)
             noise = patchify(noise_like(noise_key, batch, self.noise), model.patch)
             before = jax.lax.stop_gradient(model.predict(teacher, batch.x, order, visible))

@@ -232,6 +232,19 @@ def test_training_fits_images_with_masks_that_change():
     assert np.abs(flat(a) - flat(b)).max() > 0
 
 
+def test_a_square_in_the_middle_is_hidden_of_every_image():
+    square = {"hidden": 0.25, "place": "centre"}
+    training = dataclasses.replace(TRAINING, descent=Plain(), **square)  # pyrefly: ignore
+    found = one_step(training.phase(MODEL, "train", 8), PARAMS)
+    middle = patches.centre(MODEL.grid)
+    loss = inpainting.masked_loss(MODEL, middle)
+    expected = jax.tree.map(jnp.subtract, PARAMS, jax.jit(jax.grad(loss))(PARAMS, MIXED))
+    np.testing.assert_allclose(flat(found), flat(expected), rtol=1e-5, atol=1e-6)
+    masks = I2I(**square).masks(MODEL)  # pyrefly: ignore
+    assert masks.visible == middle.visible
+    np.testing.assert_array_equal(masks.orders(KEY, 3), middle.of(3))
+
+
 def test_matrices_decay_and_biases_do_not():
     optimizer = VisionAdamW(peak=0.1, schedule="constant").optimizer(10)
     params = {"kernel": jnp.ones((2, 2)), "token": jnp.ones((1, 1, 2)), "bias": jnp.ones(2)}
@@ -271,6 +284,8 @@ def test_the_loss_of_a_fixed_mask_is_of_what_it_hides():
         (lambda: SalUnInpainting(steps=0), "steps=0"),
         (lambda: VisionAdamW(second_beta=1.0), "second_beta=1.0"),
         (lambda: inpainting.Pretraining(hidden=1.0), "hidden=1.0"),
+        (lambda: SalUnInpainting(place="middle"), "Unknown place='middle'"),
+        (lambda: I2I(hidden=0.05, place="centre").build(TASK), "hidden=0.05 to be a square of 2 x 2"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(make, message):

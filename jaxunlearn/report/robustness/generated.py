@@ -80,11 +80,15 @@ class Masked:
         """The name of a class, or its number."""
         return self.class_names[label] if 0 <= label < len(self.class_names) else str(label)
 
+    @property
+    def hidden(self) -> np.ndarray:
+        """[h, w] bool: the pixels of hidden patches."""
+        size = self.images.shape[1] // len(self.mask)
+        return np.kron(self.mask, np.ones((size, size), bool))
+
     def shown(self, image: np.ndarray) -> np.ndarray:
         """An image with its hidden patches grey."""
-        size = image.shape[0] // len(self.mask)
-        hidden = np.kron(self.mask, np.ones((size, size), bool))[..., None]
-        return np.where(hidden, _GREY, image)
+        return np.where(self.hidden[..., None], _GREY, image)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -202,7 +206,7 @@ def _filled_card(method: str, targets: Masked, attacked: Filled, place: int, i: 
     ]
     lines = []
     for who, logits, made in spoken:
-        distance = "" if made is None else f" · L1 {np.abs(made - original).mean():.3f}"
+        distance = "" if made is None else f" · L1 {np.abs(made - original)[targets.hidden].mean():.2f}"
         lines.append((who, said(targets.name, answer(logits, truth)) + distance))
     return _card(
         f"class {escape(called)}, {escape(str(targets.groups[i]))}, row {int(targets.rows[i])}", _strip(pictures), lines
