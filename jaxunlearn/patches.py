@@ -52,7 +52,7 @@ def centre(grid: int, sixteenths: float = 8) -> Mask:
     Raises:
         InputError: The square would hold no patch, or all.
     """
-    _validate.at_least(1, grid=grid, sixteenths=sixteenths)
+    _validate.at_least(1, grid=grid)
     side = round(grid * sixteenths / 16)
     _validate.require(
         0 < side < grid,

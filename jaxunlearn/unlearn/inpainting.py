@@ -1,8 +1,9 @@
 """Unlearning of masked autoencoders: I2I (Li et al., 2024, arXiv:2402.00351) and SalUn (Fan et al., 2024) for images.
 
-Every step draws a mask for each image, of a fixed number of hidden patches, or hides the same square of all. The model that a method starts from is its frozen
-teacher, carried in the phase's state. A step's batch mixes what is kept and what is forgotten, and a forget example is set
-against noise alone, a retain example against itself alone: one pass of the teacher over the mixed inputs serves both.
+Every step draws a mask for each image, of a fixed number of hidden patches, or hides one square of all. The model that a
+method starts from is its frozen teacher, carried in the phase's state. A step's batch mixes what is kept and what is
+forgotten, and a forget example is set against noise alone, a retain example against itself alone: one pass of the teacher
+over the mixed inputs serves both.
 """
 
 import dataclasses

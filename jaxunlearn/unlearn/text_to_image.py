@@ -54,12 +54,12 @@ SETTINGS: Mapping[str, Settings] = MappingProxyType(
             {
                 "esd-x": ESD(steps=130, rate=1e-4, **_SMALL),
                 "esd-u": ESD(steps=40, rate=1e-4, subset="noxattn", **_SMALL),
-                "salun": SalUnDiffusion(steps=25, rate=1e-4, batch_size=64),
-                "erasediff": EraseDiff(steps=25, rate=1e-4, batch_size=64, weight=1.0),
-                "fmn": ForgetMeNot(steps=110, rate=1e-3, batch_size=64, subset="xattn"),
+                "salun": SalUnDiffusion(steps=40, rate=1e-4, batch_size=64),
+                "erasediff": EraseDiff(steps=40, rate=1e-4, batch_size=64, weight=1.0),
+                "fmn": ForgetMeNot(steps=150, rate=1e-3, batch_size=64, subset="xattn"),
                 "scissorhands": ScissorHands(steps=50, rate=1e-4, batch_size=64, share=0.01),
-                "spm": SPM(steps=100, rate=1e-3, warmup=10, cycles=1, anchor_weight=1.0, **_SMALL),
-                "advunlearn": AdvUnlearn(steps=60, rate=1e-4, warmup=20, attack_steps=5, attack_rate=0.05, **_SMALL),
+                "spm": SPM(steps=150, rate=1e-3, warmup=10, cycles=1, anchor_weight=1.0, **_SMALL),
+                "advunlearn": AdvUnlearn(steps=40, rate=1e-4, warmup=20, attack_steps=5, attack_rate=0.05, **_SMALL),
             }
         ),
     }
