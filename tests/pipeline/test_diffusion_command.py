@@ -27,6 +27,8 @@ from jaxunlearn.unlearn.base import SGD
 from jaxunlearn.unlearn.concept import Denoising
 from jaxunlearn.unlearn.relearning import ForgetMeNot
 
+pytestmark = pytest.mark.usefixtures("quickly_compiled")  # to compile is what costs here
+
 SMALL = TextToImageRobustness(
     methods=("fmn",),
     seeds=1,
@@ -46,12 +48,12 @@ CONDITIONS = ["clean", "random prefix", "hard prompt", "gradient"]
 
 
 @pytest.fixture(scope="module")
-def study():
+def study(quickly_compiled):
     return build(SMALL, jax.devices()[:1])
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def finished(tmp_path_factory, quickly_compiled):
     directory = as_path(tmp_path_factory.mktemp("drawing") / "run")
     return run.run(dataclasses.replace(SMALL, out=directory))
 
