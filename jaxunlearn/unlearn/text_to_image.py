@@ -53,10 +53,10 @@ SETTINGS: Mapping[str, Settings] = MappingProxyType(
         ),
         "digits": MappingProxyType(
             {
-                "esd-x": ESD(steps=130, rate=1e-4, **_SMALL),
+                "esd-x": ESD(steps=160, rate=1e-4, **_SMALL),
                 "esd-u": ESD(steps=40, rate=1e-4, subset="noxattn", **_SMALL),
-                "salun": SalUnDiffusion(steps=40, rate=1e-4, batch_size=64),
-                "erasediff": EraseDiff(steps=40, rate=1e-4, batch_size=64, weight=1.0),
+                "salun": SalUnDiffusion(steps=30, rate=1e-4, batch_size=64),
+                "erasediff": EraseDiff(steps=30, rate=1e-4, batch_size=64, weight=1.0),
                 "fmn": ForgetMeNot(steps=150, rate=1e-3, batch_size=64, subset="xattn"),
                 "scissorhands": ScissorHands(steps=200, rate=5e-4, batch_size=64, share=0.002, weight=0.02),
                 "spm": SPM(steps=150, rate=1e-3, warmup=10, cycles=1, anchor_weight=1.0, **_SMALL),

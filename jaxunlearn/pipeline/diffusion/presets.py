@@ -13,7 +13,10 @@ from jaxunlearn.unlearn.base import SGD
 from jaxunlearn.unlearn.concept import Denoising
 
 _JUDGE = Training(epochs=40, batch_size=64, descent=SGD(peak=0.1, schedule="cosine", momentum=0.9))
-_DIGITS = TextToImageRobustness(judge=_JUDGE, method=diffusion_methods("digits"))
+_ATTACK = Options(rate=0.05, decay=0.0)
+"""Among 187 words, unlike among 49,408, larger steps and no decay find more prompts (.79 in place of .62 of ESD-x), and sooner."""
+
+_DIGITS = TextToImageRobustness(judge=_JUDGE, method=diffusion_methods("digits"), attack=_ATTACK)
 
 PRESETS: dict[str, tuple[str, TextToImageRobustness | PublishedRobustness]] = {
     "digits-diffusion": (
@@ -26,12 +29,16 @@ PRESETS: dict[str, tuple[str, TextToImageRobustness | PublishedRobustness]] = {
             _DIGITS,
             methods=("retrain", "esd-x"),
             seeds=1,
-            encoder=Encoder(steps=200),
-            training=Denoising(steps=300, average=0.02),
+            encoder=Encoder(steps=100),
+            training=Denoising(steps=200, average=0.03),
             judge=dataclasses.replace(_JUDGE, epochs=10),
+            sampling_steps=10,
             prompts=8,
             retained=2,
-            attack=Options(rounds=4, inner_steps=10),
+            attack=dataclasses.replace(_ATTACK, rounds=3, inner_steps=5),
+            method=dataclasses.replace(
+                _DIGITS.method, esd_x=dataclasses.replace(_DIGITS.method.esd_x, steps=30, sampling_steps=10)
+            ),
         ),
     ),
     "sd1": (
