@@ -14,7 +14,7 @@ from jaxunlearn.unlearn.concept import Denoising
 
 _JUDGE = Training(epochs=40, batch_size=64, descent=SGD(peak=0.1, schedule="cosine", momentum=0.9))
 _ATTACK = Options(rate=0.05, decay=0.0)
-"""Among 187 words, unlike among 49,408, larger steps and no decay find more prompts, and sooner: .79 in place of .62 of ESD-x."""
+"""Among 187 words, unlike among 49,408, larger steps and no decay find more prompts sooner: .79 in place of .62 of ESD-x."""
 
 _DIGITS = TextToImageRobustness(judge=_JUDGE, method=diffusion_methods("digits"), attack=_ATTACK)
 
