@@ -161,18 +161,6 @@ def test_the_text_encoder_learns_to_tell_captions_apart_and_junk_stays(study):
 
 
 @pytest.mark.slow
-def test_the_quick_preset_shows_what_the_whole_one_measures(tmp_path, capsys):
-    assert cli.main(["robustness", "digits-diffusion-quick", "--out", str(tmp_path), "--quiet"]) == 0
-    table = capsys.readouterr().out
-    assert "esd-x" in table and "random prefix" in table and (tmp_path / "report.html").exists()
-    original = record_of(tmp_path, "original")
-    for method in ("retrain", "esd-x"):
-        clean, *attacked = (row[0] for row in record_of(tmp_path, method).metric("asr").values)
-        assert clean <= original.metric("asr").values[0][0] and all(share >= clean for share in attacked)
-    assert original.metric("retained").values[0][0] > 0.5
-
-
-@pytest.mark.slow
 def test_what_is_written_can_be_drawn_again(finished):
     targets = read_npz(finished / "targets.npz", sealed=True)
     arrays = read_npz(finished / "fmn" / "attacked.npz", sealed=True)
