@@ -214,9 +214,23 @@ def privacy_rows(name: str, label: str, config: Privacy) -> list[Row]:
     rows = []
     for method in dict.fromkeys(("base", "target", *pipeline.method_names(config))):
         record = PrivacyRecord.from_json(read_json(directory / method / FILE))
-        more = {"correlations": record.correlations, "cka": record.cka, "trace": record.trace, "curve": record.curve}
+        more = {
+            "correlations": _overall(record.correlations),
+            "cka": record.cka,
+            "trace": record.trace,
+            "curve": record.curve,
+        }
         rows.append(_measured(label, record) | more)
     return rows
+
+
+def _overall(correlations: Any) -> Any:
+    """Correlations over all facts and within kinds, to four decimals; those of each kind stay in the run directory."""
+    if isinstance(correlations, dict):
+        return {key: _overall(value) for key, value in correlations.items() if key != "by_group"}
+    if isinstance(correlations, (list, tuple)):
+        return [_overall(value) for value in correlations]
+    return round(correlations, 4) if isinstance(correlations, float) else correlations
 
 
 def _measured(label: str, record: Any) -> Row:

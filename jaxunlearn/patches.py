@@ -41,7 +41,7 @@ class Mask(NamedTuple):
         return found
 
 
-def centre(grid: int, sixteenths: float = 8) -> Mask:
+def centre(grid: int, sixteenths: int = 8) -> Mask:
     """Hides a square in the middle.
 
     Args:
@@ -52,13 +52,18 @@ def centre(grid: int, sixteenths: float = 8) -> Mask:
     Raises:
         InputError: The square would hold no patch, or all.
     """
-    _validate.at_least(1, grid=grid)
+    _validate.at_least(1, grid=grid, sixteenths=sixteenths)
     side = round(grid * sixteenths / 16)
     _validate.require(
         0 < side < grid,
         f"Expected sixteenths={sixteenths} of {grid} patches to hide some of them and leave some, got a side of {side}; take "
         "another share, or smaller patches.",
     )
+    return square(grid, side)
+
+
+def square(grid: int, side: int) -> Mask:
+    """Hides ``side`` x ``side`` patches in the middle, 0 < side < grid, half a patch to the upper left where that is uneven."""
     first = (grid - side) // 2
     hidden = np.zeros((grid, grid), bool)
     hidden[first : first + side, first : first + side] = True

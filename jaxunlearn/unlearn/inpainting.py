@@ -17,13 +17,13 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxunlearn import _validate
-from jaxunlearn.patches import Autoencoder, Mask, centre, hidden_error, patchify, random_orders
+from jaxunlearn.patches import Autoencoder, Mask, hidden_error, patchify, random_orders, square
 from jaxunlearn.types import Batch, Params, Phase, TaskInfo, Unlearner
 from jaxunlearn.unlearn.base import SGD, AdamW, TrainState, descend, steps_per_epoch
 from jaxunlearn.unlearn.relabel import Salient, masked, saliency_phase
 
 Noise = Literal["normal", "uniform", "constant"]
-_Place = Literal["random", "centre"]
+Place = Literal["random", "centre"]
 
 _READING = (
     "SalUn has no rule for images that are filled in, and RUB gives none beside the learning rate: here the mask is of the "
@@ -141,14 +141,14 @@ class _Masking:
     """Examples a step, >= 1."""
     hidden: float = 0.75
     """Share of the patches that a mask hides, in (0, 1), rounded to whole patches, or to a whole square's side."""
-    place: _Place = "random"
+    place: Place = "random"
     """random: other patches of every image at every step, as published. centre: always the square in the middle, so that
     nothing is learned but what it hides."""
 
     def __post_init__(self):
         _validate.at_least(1, steps=self.steps, batch_size=self.batch_size)
         _validate.open_unit(hidden=self.hidden)
-        _validate.one_of("place", self.place, get_args(_Place))
+        _validate.one_of("place", self.place, get_args(Place))
 
     def masks(self, model: Autoencoder) -> Masks:
         """The masks of a step.
@@ -157,13 +157,13 @@ class _Masking:
             InputError: The share hides no patch, or all.
         """
         if self.place == "centre":
-            share = math.sqrt(self.hidden)
+            side = round(math.sqrt(self.hidden) * model.grid)
             _validate.require(
-                0 < round(share * model.grid) < model.grid,
+                0 < side < model.grid,
                 f"Expected hidden={self.hidden} to be a square of {model.grid} x {model.grid} patches that hides some and "
                 "leaves some; take a share nearer to a quarter.",
             )
-            fixed = centre(model.grid, 16 * share)
+            fixed = square(model.grid, side)
             return Masks(fixed.visible, lambda key, count: fixed.of(count))
         hidden = round(self.hidden * model.patches)
         _validate.require(

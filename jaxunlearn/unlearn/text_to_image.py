@@ -1,8 +1,8 @@
 """The seven methods for text-to-image models by name, with the settings of the public code and those of small digits.
 
 "objects" and "nudity" are for Stable Diffusion 1.4, as the code behind the published checkpoints has them. Those of "digits"
-stop where a digit is forgotten and the others are kept. ScissorHands' ascent on the concept has a fifth of its weight there,
-and twice the share of weights starts anew: at a tenth and .001 it takes the other digits too.
+aim at a digit that is forgotten and others that are kept. FMN misses the first in some seeds, ScissorHands the second, though
+its ascent on the concept has a fifth of the published weight there (experiments/rub-diffusion).
 """
 
 from collections.abc import Mapping

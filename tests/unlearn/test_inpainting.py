@@ -233,14 +233,13 @@ def test_training_fits_images_with_masks_that_change():
 
 
 def test_a_square_in_the_middle_is_hidden_of_every_image():
-    square = {"hidden": 0.25, "place": "centre"}
-    training = dataclasses.replace(TRAINING, descent=Plain(), **square)  # pyrefly: ignore
+    training = dataclasses.replace(TRAINING, descent=Plain(), hidden=0.25, place="centre")
     found = one_step(training.phase(MODEL, "train", 8), PARAMS)
     middle = patches.centre(MODEL.grid)
     loss = inpainting.masked_loss(MODEL, middle)
     expected = jax.tree.map(jnp.subtract, PARAMS, jax.jit(jax.grad(loss))(PARAMS, MIXED))
     np.testing.assert_allclose(flat(found), flat(expected), rtol=1e-5, atol=1e-6)
-    masks = I2I(**square).masks(MODEL)  # pyrefly: ignore
+    masks = I2I(hidden=0.25, place="centre").masks(MODEL)
     assert masks.visible == middle.visible
     np.testing.assert_array_equal(masks.orders(KEY, 3), middle.of(3))
 
