@@ -63,7 +63,7 @@ def centre(grid: int, sixteenths: int = 8) -> Mask:
 
 
 def square(grid: int, side: int) -> Mask:
-    """Hides ``side`` x ``side`` patches in the middle, 0 < side < grid, half a patch to the upper left where that is uneven."""
+    """Hides ``side`` x ``side`` patches in the middle, 0 < side < grid; if uneven, half a patch to the upper left."""
     first = (grid - side) // 2
     hidden = np.zeros((grid, grid), bool)
     hidden[first : first + side, first : first + side] = True
