@@ -87,8 +87,9 @@ class Ours:
 
             return jax.lax.fori_loop(0, count, body, state)
 
+        initial = jax.tree.map(jnp.copy, phase.init(key, params))  # of the run's own: its memory is given away
         if runs == 1:
-            program, state = jax.jit(advance, donate_argnums=0), phase.init(key, params)
+            program, state = jax.jit(advance, donate_argnums=0), initial
             self._losses = jax.jit(
                 lambda state: (
                     loss(phase.finalize(key, state), batches[0]) - loss(phase.finalize(key, state), batches[1])
@@ -105,7 +106,7 @@ class Ours:
                 each, mesh=mesh, in_specs=(spec, jax.sharding.PartitionSpec()), out_specs=spec, check_vma=False
             )
             program = jax.jit(mapped, donate_argnums=0)
-            stacked = jax.tree.map(lambda a: jnp.broadcast_to(a, (runs, *jnp.shape(a))), phase.init(key, params))
+            stacked = jax.tree.map(lambda a: jnp.broadcast_to(a, (runs, *jnp.shape(a))), initial)
             state = jax.device_put(stacked, jax.sharding.NamedSharding(mesh, spec))
         began = time.perf_counter()
         self._program = program.lower(state, np.int32(1)).compile()

@@ -1,5 +1,6 @@
 """`jaxunlearn privacy` from beginning to end on few people: records, resuming, refusals, and what a quick study shows."""
 
+import dataclasses
 import json
 import shutil
 
@@ -10,8 +11,11 @@ import pytest
 from jaxunlearn import cli, records
 from jaxunlearn.data import tokens
 from jaxunlearn.models.language_weights import load_language_model
+from jaxunlearn.pipeline.privacy import material
 from jaxunlearn.pipeline.privacy import run as pipeline
+from jaxunlearn.pipeline.privacy.config import Tofu
 from jaxunlearn.pipeline.privacy.load import export, load_models
+from jaxunlearn.pipeline.privacy.presets import PRESETS
 from jaxunlearn.privacy import FILE, PrivacyRecord
 
 SMALL = [
@@ -172,6 +176,7 @@ def test_a_directory_of_other_settings_is_refused(finished, text, capsys):
         (["people-quick", "--bits", "1"], "bits=1 in 2..16"),
         (["people-quick", "--recovery.epochs", "3", "2"], "increasing epochs"),
         (["tofu"], "--decoder.weights"),
+        (["tofu", "--tofu.authors", "1"], "authors=1 in 2..200"),
         (["people-quick", "--decoder.vocabulary", "100"], "vocabulary=100"),
     ],
 )
@@ -231,3 +236,12 @@ def test_models_can_be_loaded_asked_and_exported(finished, tmp_path):
     architecture, params = load_language_model(tmp_path / "hf")
     assert architecture.width == 48 and all(map(np.array_equal, jax.tree.leaves(params), jax.tree.leaves(own)))
     assert np.array_equal(tokens.load(tmp_path / "hf").encode("Q: a")[0], loaded.tokenizer.encode("Q: a")[0])
+
+
+def test_tofu_asks_about_as_many_authors_as_wanted(data_dir):
+    settings = dataclasses.replace(PRESETS["tofu"][1], tofu=Tofu(strict=True, authors=10, retained=6))
+    found, again, other = (material.load(settings, jax.random.key(seed)) for seed in (0, 0, 1))
+    assert len(found.forgotten.persons) == 10 and len(found.retained.facts) == 6 and len(found.control.facts) == 18
+    assert found.forgotten.facts == again.forgotten.facts != other.forgotten.facts
+    whole = dataclasses.replace(settings, tofu=Tofu(strict=True))
+    assert set(found.forgotten.facts) < set(material.load(whole, jax.random.key(0)).forgotten.facts)

@@ -20,7 +20,7 @@ from jaxunlearn.pipeline.privacy.config import Privacy
 TEXT = "grimm_tales.txt"
 
 # Numbers folded into the key of the data, one per purpose.
-_FORGOTTEN, _RETAINED, _CONTROL, _SENTENCES, _CONTACTS = range(5)
+_FORGOTTEN, _RETAINED, _CONTROL, _SENTENCES, _CONTACTS, _AUTHORS = range(6)
 
 
 class Graph(NamedTuple):
@@ -144,6 +144,8 @@ def _people(config: Privacy, root: PRNGKeyArray) -> Material:
 
 def _tofu(config: Privacy, root: PRNGKeyArray) -> Material:
     corpus, others = tofu.births(config.tofu.strict), tofu.others()
+    order = host_generator(_key(root, _AUTHORS)).permutation(len(corpus.persons))
+    corpus = corpus.take(np.isin(corpus.groups, order[: config.tofu.authors]))
     chosen = np.zeros(len(others.facts), bool)
     chosen[host_generator(_key(root, _RETAINED)).permutation(len(chosen))[: config.tofu.retained]] = True
     _, held_out = _read_text(config)
