@@ -41,17 +41,18 @@ def methods() -> LanguageMethods:
 
 
 def small() -> dict[str, Privacy]:
-    """The births of eighty authors, half of them known to the methods, of a model that has learnt all."""
+    """Short births of thirty-six authors, half of them known to the methods, of a model that has learnt all."""
     setting = dataclasses.replace(
         PRESETS["tofu"][1],
         methods=("retrain", "ga-gdr", "npo-gdr", "rmu", "rau"),
-        tofu=Tofu(strict=True, authors=80, retained=32),
+        tofu=Tofu(strict=True, authors=36, longest=200, retained=20),
         decoder=Decoder(weights=weights(), pretraining=0),
-        target=Fitting(epochs=10, repeats=1, batch_size=8, descent=AdamW(peak=2e-4, schedule="cosine")),
-        recovery=Recovery(samples=16, draws=2, epochs=(10,), batch_size=8, descent=AdamW(peak=5e-5)),
+        target=Fitting(epochs=8, repeats=1, batch_size=8, descent=AdamW(peak=3e-4, schedule="cosine")),
+        recovery=Recovery(samples=12, draws=2, epochs=(6,), batch_size=8, descent=AdamW(peak=5e-5)),
         method=methods(),
         known=0.5,
         seeds=1,
+        new_tokens=48,
         curves=(),
     )
     return {"SmolLM2-135M": setting}

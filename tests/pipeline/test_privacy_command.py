@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxunlearn import cli, records
+from jaxunlearn._validate import InputError
 from jaxunlearn.data import tokens
 from jaxunlearn.models.language_weights import load_language_model
 from jaxunlearn.pipeline.privacy import material
@@ -245,3 +246,10 @@ def test_tofu_asks_about_as_many_authors_as_wanted(data_dir):
     assert found.forgotten.facts == again.forgotten.facts != other.forgotten.facts
     whole = dataclasses.replace(settings, tofu=Tofu(strict=True))
     assert set(found.forgotten.facts) < set(material.load(whole, jax.random.key(0)).forgotten.facts)
+    short = material.load(dataclasses.replace(settings, tofu=Tofu(strict=True, longest=200)), jax.random.key(0))
+    everyone = [fact for part in (short.forgotten, short.retained, short.control) for fact in part.facts]
+    assert len(short.forgotten.persons) > 50 and max(len(fact.prompt + fact.answer) for fact in everyone) in range(
+        180, 201
+    )
+    with pytest.raises(InputError, match="tofu.longest=20 characters"):
+        material.load(dataclasses.replace(settings, tofu=Tofu(longest=20)), jax.random.key(0))

@@ -54,11 +54,16 @@ class Tofu:
     """Only the questions whose answer tells a date or place of birth, 160 of 424."""
     authors: int = 200
     """Authors whose births are asked about at most, drawn at random, 2 to 200."""
+    longest: int | None = None
+    """Characters of question and answer together; longer ones are left out, of all that are asked, so that rows are short.
+    Default: any, up to 700 or so."""
     retained: int = 400
     """Questions about other things that stay, drawn at random, 2 to 3,576; methods are given one half, the other is
     scored."""
 
     def __post_init__(self):
+        if self.longest is not None:
+            _validate.at_least(1, longest=self.longest)
         _validate.require(2 <= self.authors <= 200, f"Expected authors={self.authors} in 2..200.")
         _validate.require(2 <= self.retained <= 3576, f"Expected retained={self.retained} in 2..3576.")
 

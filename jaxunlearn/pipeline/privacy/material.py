@@ -143,7 +143,18 @@ def _people(config: Privacy, root: PRNGKeyArray) -> Material:
 
 
 def _tofu(config: Privacy, root: PRNGKeyArray) -> Material:
-    corpus, others = tofu.births(config.tofu.strict), tofu.others()
+    limit = config.tofu.longest
+
+    def short(corpus: Corpus) -> Corpus:
+        """Without what is too long."""
+        taken = np.array([limit is None or len(fact.prompt + fact.answer) <= limit for fact in corpus.facts])
+        require(
+            taken.sum() > 1,
+            f"Expected two questions of at most tofu.longest={limit} characters with their answers; allow more.",
+        )
+        return corpus.take(taken)
+
+    corpus, others = short(tofu.births(config.tofu.strict)), short(tofu.others())
     order = host_generator(_key(root, _AUTHORS)).permutation(len(corpus.persons))
     corpus = corpus.take(np.isin(corpus.groups, order[: config.tofu.authors]))
     chosen = np.zeros(len(others.facts), bool)
@@ -152,7 +163,7 @@ def _tofu(config: Privacy, root: PRNGKeyArray) -> Material:
     return Material(
         retained=others.take(chosen),
         forgotten=corpus,
-        control=tofu.births(config.tofu.strict, holdout=True),
+        control=short(tofu.births(config.tofu.strict, holdout=True)),
         text="",
         held_out=held_out,
         refusals=tofu.refusals(),
