@@ -34,7 +34,7 @@ def weights() -> Path:
 
 
 def methods() -> LanguageMethods:
-    """Batches of eight: five steps an epoch of forty known births."""
+    """Small batches, so that an epoch over few known births has several steps."""
     found = language_methods(5e-5, epochs=8, steering=1e-4, strength=1.0)
     names = [field.name for field in dataclasses.fields(found) if field.name != "retrain"]
     return dataclasses.replace(found, **{n: dataclasses.replace(getattr(found, n), batch_size=8) for n in names})

@@ -9,7 +9,7 @@ from jaxunlearn.pipeline.diffusion import presets as drawing
 from jaxunlearn.pipeline.diffusion import published
 from jaxunlearn.pipeline.diffusion import run as draw
 from jaxunlearn.pipeline.diffusion.config import TextToImageRobustness
-from jaxunlearn.pipeline.diffusion.published import PublishedRobustness
+from jaxunlearn.pipeline.diffusion.published_config import PublishedRobustness
 from jaxunlearn.pipeline.inpainting import presets as inpainting
 from jaxunlearn.pipeline.inpainting import run as inpaint
 from jaxunlearn.pipeline.inpainting.config import Inpainting

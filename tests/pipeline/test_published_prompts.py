@@ -18,7 +18,8 @@ from jaxunlearn.models.diffusion.text import TextArchitecture
 from jaxunlearn.models.diffusion.unet import UNetArchitecture
 from jaxunlearn.models.diffusion.weights import save_text_to_image
 from jaxunlearn.pipeline.diffusion import published
-from jaxunlearn.pipeline.diffusion.published import PublishedRobustness, load_judge
+from jaxunlearn.pipeline.diffusion.published_config import PublishedRobustness
+from jaxunlearn.pipeline.diffusion.published_study import load_judge
 from jaxunlearn.records import read_json, read_npz
 from jaxunlearn.robustness import RobustnessRecord
 

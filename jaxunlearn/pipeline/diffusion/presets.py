@@ -6,7 +6,7 @@ from typing import Any
 from jaxunlearn.attack.prompts import Options
 from jaxunlearn.config import Training, diffusion_methods
 from jaxunlearn.pipeline.diffusion.config import Encoder, TextToImageRobustness
-from jaxunlearn.pipeline.diffusion.published import PublishedRobustness
+from jaxunlearn.pipeline.diffusion.published_config import PublishedRobustness
 from jaxunlearn.records import as_json
 from jaxunlearn.robustness import Band
 from jaxunlearn.unlearn.base import SGD

@@ -1,249 +1,33 @@
 """``jaxunlearn robustness sd1``: attack prompts of unlearned copies of a published text-to-image model."""
 
-import dataclasses
 import hashlib
-import importlib
-import sys
 import time
 import zlib
-from collections.abc import Callable
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tyro
 
-from jaxunlearn import _validate, records
-from jaxunlearn._options import UNSAID, PathOption
-from jaxunlearn._paths import AnyPath, as_path, remove_tree
-from jaxunlearn._validate import InputError, require
+from jaxunlearn import records
+from jaxunlearn._paths import AnyPath, remove_tree
+from jaxunlearn._validate import require
 from jaxunlearn.attack import prompts as attacking
-from jaxunlearn.attack.prompts import Options
 from jaxunlearn.config import method_directory_name
 from jaxunlearn.data import concepts
-from jaxunlearn.data.clip_tokens import ClipTokenizer
-from jaxunlearn.diffusion import TextToImage, ddim, guided, lms, sample
+from jaxunlearn.diffusion import ddim, guided, lms, sample
 from jaxunlearn.engine import store
-from jaxunlearn.models.diffusion.model import Architecture, text_to_image
 from jaxunlearn.models.diffusion.weights import load_text_to_image
 from jaxunlearn.pipeline import measured
-from jaxunlearn.pipeline.diffusion.config import TASK, Hard
+from jaxunlearn.pipeline.diffusion.config import TASK
+from jaxunlearn.pipeline.diffusion.published_config import PublishedRobustness
+from jaxunlearn.pipeline.diffusion.published_study import Published, load
 from jaxunlearn.pipeline.progress import Bar
 from jaxunlearn.pipeline.seeds import ATTACK, Arrays
 from jaxunlearn.records import as_json
-from jaxunlearn.robustness import CLEAN, FILE, Metric, RobustnessRecord
-
-Judge = Callable[[np.ndarray], Any]
-"""``(images [n, h, w, 3] in [0, 1]) -> labels or scores [n]``, on the host."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PublishedRobustness:
-    """Attack prompts of models that were made to forget a concept, given as folders of diffusers, to draw it again."""
-
-    dataset: tyro.conf.Suppress[Literal["sd1"]] = "sd1"
-    """Stable Diffusion 1.x."""
-    weights: Annotated[PathOption | None, UNSAID] = None
-    """Folder of the original model in the format of diffusers, with its tokenizer and safetensors. It must be given."""
-    prompts: Annotated[PathOption | None, UNSAID] = None
-    """CSV file of prompts: prompt, evaluation_seed, evaluation_guidance. It must be given."""
-    judge: str = ""
-    """Who judges images, as package.module:name: a function of images [n, h, w, 3] in [0, 1] to labels [n], or to scores [n]
-    if the concept has a threshold. It must be given."""
-    unlearned: tuple[str, ...] = ()
-    """Unlearned models as NAME=DIR, whole folders like that of the original."""
-    concept: str = "church"
-    """An entry of the table of concepts; it says which label counts, and how many tokens an attack adds."""
-    out: Annotated[PathOption | None, UNSAID] = None
-    """Run directory; the same command resumes it. Default: runs/robustness-sd1-CONCEPT."""
-    sampler: Literal["lms", "ddim"] = "lms"
-    sampling_steps: int = 50
-    """Steps from noise to image, >= 1."""
-    attack: Options = Options(rounds=100)
-    """Its number of tokens is the concept's."""
-    hard: Hard = Hard()
-    baselines: bool = True
-    """Whether prompts are attacked with random tokens and hard prompts too."""
-    at_once: int = 8
-    """Prompts that one call of the compiled attack takes, which bounds its memory, >= 1."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """What the models compute in."""
-    seed: int = 0
-    """Seed of everything random."""
-    quiet: bool = False
-    """No progress."""
-
-    def __post_init__(self):
-        _validate.one_of("concept", self.concept, concepts.CONCEPTS)
-        _validate.at_least(1, sampling_steps=self.sampling_steps, at_once=self.at_once)
-        _validate.at_least(0, seed=self.seed)
-        require(
-            self.attack.algorithm == "gradient",
-            f"Expected attack.algorithm='gradient', got {self.attack.algorithm!r}; --baselines attacks with the others.",
-        )
-
-    @property
-    def directory(self) -> AnyPath:
-        """The run directory."""
-        return self.out if self.out is not None else as_path("runs") / f"robustness-sd1-{self.concept}"
-
-    @property
-    def folders(self) -> dict[str, Path]:
-        """The unlearned models' folders by name."""
-        found = {}
-        for each in self.unlearned:
-            name, _, folder = each.partition("=")
-            require(bool(name and folder), f"Expected --unlearned NAME=DIR, got {each!r}.")
-            require(name not in found and name != "original", f"Expected another name than {name!r} in --unlearned.")
-            found[name] = Path(folder)
-        return found
-
-    @property
-    def attacks(self) -> dict[str, Options]:
-        """What prompts are attacked with, by the name of the condition."""
-        again, gradient = dataclasses.replace, self.attack
-        gradient = again(gradient, tokens=concepts.concept(self.concept).tokens)
-        if not self.baselines:
-            return {"gradient": gradient}
-        return {
-            f"random {gradient.place}": again(gradient, algorithm="random"),
-            "hard prompt": again(gradient, algorithm="hard", **dataclasses.asdict(self.hard)),
-            "gradient": gradient,
-        }
-
-    @property
-    def conditions(self) -> list[str]:
-        """Names of what is done to prompts: nothing first."""
-        return [CLEAN, *self.attacks]
-
-
-def load_judge(name: str, concept: concepts.Concept) -> tuple[Judge, str]:
-    """The judge behind a name, which says yes by the concept's label (or by 1 of scores above its threshold).
-
-    Returns:
-        ``(images) -> labels [n]`` int32, and a hash of its module.
-
-    Raises:
-        InputError: There is no such function.
-    """
-    module, _, attribute = name.partition(":")
-    require(
-        bool(module and attribute), f"Expected --judge package.module:name, got {name!r}; concepts do not bring one."
-    )
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # an installed script does not look in the current folder
-    try:
-        found = importlib.import_module(module)
-    except ImportError as error:
-        raise InputError(f"Cannot import judge={name!r} ({error}); is it installed or in this folder?") from error
-    require(callable(getattr(found, attribute, None)), f"Expected {module} to have a function {attribute}.")
-    function, file = getattr(found, attribute), getattr(found, "__file__", None)
-
-    def judge(images: np.ndarray) -> np.ndarray:
-        said = np.asarray(function(np.asarray(images)))
-        require(
-            said.shape == (len(images),),
-            f"Expected judge={name!r} to return a label or score for each of {len(images)} images, got shape {said.shape}.",
-        )
-        if concept.threshold is not None and said.dtype.kind == "f":
-            said = said > concept.threshold
-        return said.astype(np.int32)
-
-    return judge, hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] if file else ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Published:
-    """What is attacked.
-
-    Attributes:
-        config: The settings.
-        rows: The prompts of the file.
-        model: The model.
-        architecture: What it is made of.
-        original: The original's parameters.
-        tokenizer: Its tokenizer.
-        judge: See ``load_judge``.
-        judge_hash: Of its module.
-    """
-
-    config: PublishedRobustness
-    rows: tuple[concepts.PromptRow, ...]
-    model: TextToImage
-    architecture: Architecture
-    original: Any
-    tokenizer: ClipTokenizer
-    judge: Judge
-    judge_hash: str
-
-    @cached_property
-    def tokens(self) -> np.ndarray:
-        """[N, l] the prompts."""
-        return np.stack([self.tokenizer.prompt(row.prompt) for row in self.rows])
-
-    @cached_property
-    def starts(self) -> np.ndarray:
-        """[N, h, w, c] standard normal latents, each of its row's own seed; they are not those of torch's generator."""
-        draw = jax.jit(lambda seed: jax.random.normal(jax.random.key(seed), self.model.latent_shape))
-        return np.stack([np.asarray(draw(row.seed % (1 << 32))) for row in self.rows])
-
-    @property
-    def guidance(self) -> np.ndarray:
-        """[N]."""
-        return np.array([row.guidance for row in self.rows], np.float32)
-
-    @property
-    def label(self) -> int:
-        """What the judge says of the concept."""
-        label = concepts.concept(self.config.concept).label
-        return 1 if label is None else label
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What all results depend on."""
-        config = self.config
-        names = ("dataset", "judge", "concept", "sampler", "sampling_steps", "attack", "hard", "precision", "seed")
-        digest = hashlib.sha256()
-        for leaf in jax.tree.leaves(self.original):
-            digest.update(np.asarray(leaf).tobytes())
-        digest.update(np.ascontiguousarray(self.tokens).data)
-        return {name: as_json(getattr(config, name)) for name in names} | {
-            "seeds": 1,
-            "guidance": "by prompt",
-            "data": {"prompts": len(self.rows), "sha256": digest.hexdigest()[:16], "judge": self.judge_hash},
-        }
-
-    def blocks(self) -> list[np.ndarray]:
-        """Numbers of the prompts that go at once; the last are repeated, so that all blocks are of one size."""
-        n, size = len(self.rows), min(self.config.at_once, len(self.rows))
-        return [np.minimum(np.arange(i, i + size), n - 1) for i in range(0, n, size)]
-
-
-def load(config: PublishedRobustness) -> Published:
-    """Loads the original model, the prompts and the judge.
-
-    Raises:
-        InputError: Something is missing, or does not fit.
-    """
-    require(config.weights is not None, "Expected --weights DIR, the folder of the original model.")
-    require(config.prompts is not None, "Expected --prompts CSV, the file of prompts.")
-    assert config.weights is not None and config.prompts is not None
-    concept = concepts.concept(config.concept)
-    judge, judge_hash = load_judge(config.judge, concept)
-    folder = Path(str(config.weights))
-    architecture, original = load_text_to_image(folder)
-    model = text_to_image(architecture, dtype=config.precision, remat=True)
-    tokenizer = ClipTokenizer(folder / "tokenizer", model.length, pad=model.pad)
-    most = model.length - 2 - concept.tokens
-    rows = concepts.read_prompts(str(config.prompts))
-    kept = tuple(row for row in rows if len(tokenizer.words(row.prompt)) <= most)
-    if len(kept) < len(rows):
-        store.notice(f"{len(rows) - len(kept)} of {len(rows)} prompts are left out: they have more than {most} tokens.")
-    require(len(kept) > 0, f"Expected prompts of at most {most} tokens in {config.prompts}, found none.")
-    return Published(config, kept, model, architecture, original, tokenizer, judge, judge_hash)
+from jaxunlearn.robustness import FILE, Metric, RobustnessRecord
 
 
 class Programs:
