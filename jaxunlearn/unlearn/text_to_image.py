@@ -1,8 +1,9 @@
 """The seven methods for text-to-image models by name, with the settings of the public code and those of small digits.
 
 "objects" and "nudity" are for Stable Diffusion 1.4, as the code behind the published checkpoints has them. Those of "digits"
-aim at a digit that is forgotten and others that are kept. FMN misses the first in some seeds, ScissorHands the second, though
-its ascent on the concept has a fifth of the published weight there (experiments/rub-diffusion).
+aim at a digit that is forgotten and others that are kept (experiments/rub-diffusion): there SalUn and EraseDiff weigh the
+other digits five times as much as the concept, FMN looks at the ends of prompts too, where a causal text encoder gathers what
+it has read, and ScissorHands goes to the anchor, as its code does for nudity, since its ascent takes other digits with it.
 """
 
 from collections.abc import Mapping
@@ -55,10 +56,12 @@ SETTINGS: Mapping[str, Settings] = MappingProxyType(
             {
                 "esd-x": ESD(steps=160, rate=1e-4, **_SMALL),
                 "esd-u": ESD(steps=40, rate=1e-4, subset="noxattn", **_SMALL),
-                "salun": SalUnDiffusion(steps=30, rate=1e-4, batch_size=64),
-                "erasediff": EraseDiff(steps=30, rate=1e-4, batch_size=64, weight=1.0),
-                "fmn": ForgetMeNot(steps=150, rate=1e-3, batch_size=64, subset="xattn"),
-                "scissorhands": ScissorHands(steps=200, rate=5e-4, batch_size=64, share=0.002, weight=0.02),
+                "salun": SalUnDiffusion(steps=70, rate=1e-4, batch_size=64, alpha=5.0),
+                "erasediff": EraseDiff(steps=60, rate=1e-4, batch_size=64, weight=0.2),
+                "fmn": ForgetMeNot(steps=60, rate=5e-4, batch_size=64, subset="xattn", pooled=True),
+                "scissorhands": ScissorHands(
+                    steps=200, rate=2e-4, batch_size=64, share=0.002, away="anchor", weight=0.3
+                ),
                 "spm": SPM(steps=150, rate=1e-3, warmup=10, cycles=1, anchor_weight=1.0, **_SMALL),
                 "advunlearn": AdvUnlearn(steps=40, rate=1e-4, warmup=20, attack_steps=5, attack_rate=0.05, **_SMALL),
             }
