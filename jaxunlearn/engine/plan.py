@@ -63,7 +63,7 @@ class Measured:
     compile_seconds: float
 
 
-def make_mesh(devices=None, *, parameter_shards: int = 1) -> Mesh:
+def make_mesh(devices=None, *, parameter_shards: int = 1, runs: int | None = None) -> Mesh:
     """A mesh of axes "runs" and "parameters" over the given devices (default: all of this process).
 
     Runs do not talk to each other, so that a process needs no other one's devices: several processes take different chunks.
@@ -71,6 +71,8 @@ def make_mesh(devices=None, *, parameter_shards: int = 1) -> Mesh:
     Args:
         devices: JAX devices.
         parameter_shards: Devices over which one run's parameters are spread, for models too large for one; >= 1.
+        runs: How many runs there will be at most, >= 1. Devices without one of their own repeat another's; on a processor,
+            whose cores a single device can use, they would take them from it, and are left out. None means many.
 
     Raises:
         InputError: ``parameter_shards`` does not divide the number of devices.
@@ -82,6 +84,9 @@ def make_mesh(devices=None, *, parameter_shards: int = 1) -> Mesh:
         f"Expected parameter_shards={parameter_shards} to divide the {len(devices)} devices of a process.",
     )
     grid = np.asarray(devices).reshape(-1, parameter_shards)
+    if runs is not None and grid[0, 0].platform == "cpu":
+        _validate.at_least(1, runs=runs)
+        grid = grid[:runs]
     return Mesh(grid, (AXIS, PARAMETERS), axis_types=(AxisType.Auto, AxisType.Auto))
 
 

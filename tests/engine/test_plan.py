@@ -44,6 +44,9 @@ def test_mesh_over_all_or_the_given_devices():
     assert planning.make_mesh().devices.size == jax.local_device_count()
     mesh = planning.make_mesh(jax.devices()[:2])
     assert mesh.axis_names == (planning.AXIS, planning.PARAMETERS) and list(mesh.devices.flat) == jax.devices()[:2]
+    assert planning.make_mesh(runs=1).devices.tolist() == [jax.local_devices()[:1]]
+    assert dict(planning.make_mesh(parameter_shards=2, runs=1).shape) == {planning.AXIS: 1, planning.PARAMETERS: 2}
+    assert planning.make_mesh(runs=99).devices.size == jax.local_device_count()
     assert dict(planning.make_mesh(parameter_shards=2).shape) == {planning.AXIS: 2, planning.PARAMETERS: 2}
     with pytest.raises(InputError, match="parameter_shards=3 to divide the 4 devices"):
         planning.make_mesh(parameter_shards=3)

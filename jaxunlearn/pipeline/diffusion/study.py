@@ -203,7 +203,7 @@ def build(config: TextToImageRobustness, devices=None, *, runs_per_chunk: int | 
     # Patches are what is fast on a processor, and where parameters differ between runs.
     model = text_to_image(digits(captions.SIZE, captions.LENGTH), form="patches")
     made = load(config, root, model)
-    mesh = planning.make_mesh(devices)
+    mesh = planning.make_mesh(devices, runs=config.seeds)
     plan = planning.choose(mesh, config.seeds, runs_per_chunk=runs_per_chunk)
     forms = forms_of(JUDGE, mesh.devices.flat[0].platform)
     plan = dataclasses.replace(plan, form=forms[0] if plan.width == 1 else forms[-1])

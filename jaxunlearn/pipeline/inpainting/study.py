@@ -185,7 +185,7 @@ def build(config: Inpainting, devices=None, *, runs_per_chunk: int | None = None
         f"Expected model.side={config.model.side} and model.channels={config.model.channels} of the images of "
         f"{config.dataset}, {found[0]} and {found[2]}.",
     )
-    mesh = planning.make_mesh(devices)
+    mesh = planning.make_mesh(devices, runs=config.seeds)
     plan = planning.choose(mesh, config.seeds, runs_per_chunk=runs_per_chunk)
     examples = Examples(jnp.asarray(images.data.x[images.rows]), jnp.asarray(images.data.y[images.rows]))
     model = mae.autoencoder(config.model)

@@ -372,8 +372,9 @@ def build(config: Privacy, devices: Sequence[Any] | None = None, *, runs_per_chu
     """
     root = jax.random.key(config.seed)
     material = materials.load(config, jax.random.fold_in(root, DATA))
-    mesh = planning.make_mesh(devices, parameter_shards=config.parameter_shards)
     large = config.decoder.weights is not None  # one fills a device, and what a kill may cost counts
+    runs = config.seeds if large else None
+    mesh = planning.make_mesh(devices, parameter_shards=config.parameter_shards, runs=runs)
     if large and runs_per_chunk is None:
         runs_per_chunk = min(config.seeds, mesh.shape[planning.AXIS])
     plan = planning.choose(mesh, config.seeds, width=1 if large else None, runs_per_chunk=runs_per_chunk)

@@ -208,8 +208,8 @@ def build(config: Robustness, devices=None, *, runs_per_chunk: int | None = None
     """
     root = jax.random.key(config.seed)
     images = load(config, root)
-    mesh = planning.make_mesh(devices)
     large = config.model.startswith("resnet")  # one fills a device, and what a kill may cost counts
+    mesh = planning.make_mesh(devices, runs=config.seeds if large else None)
     if large and runs_per_chunk is None:
         runs_per_chunk = min(config.seeds, mesh.shape[planning.AXIS])
     plan = planning.choose(mesh, config.seeds, width=1 if large else None, runs_per_chunk=runs_per_chunk)
