@@ -71,11 +71,11 @@ def make_mesh(devices=None, *, parameter_shards: int = 1, runs: int | None = Non
     Args:
         devices: JAX devices.
         parameter_shards: Devices over which one run's parameters are spread, for models too large for one; >= 1.
-        runs: How many runs there will be at most, >= 1. Devices without one of their own repeat another's; on a processor,
-            whose cores a single device can use, they would take them from it, and are left out. None means many.
+        runs: How many models are trained, >= 1. A device without one of its own repeats another's run; on a processor it
+            would take cores that the other could use, and is left out. None leaves out no device.
 
     Raises:
-        InputError: ``parameter_shards`` does not divide the number of devices.
+        InputError: ``parameter_shards`` does not divide the number of devices, or it or ``runs`` is below 1.
     """
     devices = jax.local_devices() if devices is None else list(devices)
     _validate.at_least(1, parameter_shards=parameter_shards)
@@ -84,9 +84,9 @@ def make_mesh(devices=None, *, parameter_shards: int = 1, runs: int | None = Non
         f"Expected parameter_shards={parameter_shards} to divide the {len(devices)} devices of a process.",
     )
     grid = np.asarray(devices).reshape(-1, parameter_shards)
-    if runs is not None and grid[0, 0].platform == "cpu":
+    if runs is not None:
         _validate.at_least(1, runs=runs)
-        grid = grid[:runs]
+        grid = grid[:runs] if grid[0, 0].platform == "cpu" else grid
     return Mesh(grid, (AXIS, PARAMETERS), axis_types=(AxisType.Auto, AxisType.Auto))
 
 

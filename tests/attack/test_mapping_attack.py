@@ -263,7 +263,7 @@ def test_convolutions_give_an_example_the_same_result_at_every_place():
     moved = jax.jit(run)(target[rows], x[rows], jnp.asarray(rows))
     np.testing.assert_array_equal(np.asarray(whole.inputs)[rows], np.asarray(moved.inputs))
     np.testing.assert_array_equal(np.asarray(whole.iterations)[rows], np.asarray(moved.iterations))
-    # On some processors the libraries' products round a column by its place.
+    # One processor's last bits of the model's own outputs were seen to depend on the place; the attack promises no better.
     for ours, other in ((whole.outputs, moved.outputs), (whole.distance, moved.distance)):
         np.testing.assert_allclose(np.asarray(ours)[rows], np.asarray(other), rtol=1e-5, atol=1e-5)
 

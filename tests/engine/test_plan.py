@@ -50,6 +50,8 @@ def test_mesh_over_all_or_the_given_devices():
     assert dict(planning.make_mesh(parameter_shards=2).shape) == {planning.AXIS: 2, planning.PARAMETERS: 2}
     with pytest.raises(InputError, match="parameter_shards=3 to divide the 4 devices"):
         planning.make_mesh(parameter_shards=3)
+    with pytest.raises(InputError, match="runs=0"):
+        planning.make_mesh(runs=0)
 
 
 @pytest.mark.parametrize(
