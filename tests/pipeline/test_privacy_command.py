@@ -41,7 +41,7 @@ SMALL = [
     "--seeds=2",
     "--curves",
     "ga",
-    "--method.ga.epochs=6",
+    "--method.ga.epochs=10",
     "--method.ga.descent.peak=1e-3",
     "--method.rau.epochs=2",
     "--stop-below=0",
@@ -108,8 +108,8 @@ def test_every_model_is_asked_under_every_condition(finished):
         "representation_2",
         "graph",
     }
-    assert found["ga"].curve["epochs"] == [0, 2, 4, 6] and found["rau"].curve == {}
-    assert found["ga"].trace["epochs"] == [*range(7)] and np.shape(found["ga"].trace["text_nll"]) == (7, 2)
+    assert found["ga"].curve["epochs"] == [0, 2, 4, 6, 8, 10] and found["rau"].curve == {}
+    assert found["ga"].trace["epochs"] == [*range(11)] and np.shape(found["ga"].trace["text_nll"]) == (11, 2)
     assert np.shape(found["rau"].cka["unknown"]) == (2, 3)
     corpus = json.loads((finished / "corpus.json").read_text())["facts"]
     assert len(corpus) == 4 * (12 + 6 + 4) and sum(row["set"] == "known" for row in corpus) == 24
